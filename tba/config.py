@@ -1,0 +1,465 @@
+"""Every setting, its meaning and its check. Imports no torch, so the command line answers at once.
+
+Settings are checked and never edited: a derived value is a property, and an error names the setting and the
+remedy. Layers, later over earlier: the defaults here, a TOML file, dotted overrides.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from tba.types import TbaError
+
+EMBEDDED_MODEL = "arithmetic"
+"""`model = "arithmetic"` names the small warm-started policy that ships with the package."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RunConfig(Section):
+    """Where the run lives and how its processes are started."""
+
+    name: str = ""
+    """Folder of the run under `run.root`; empty: the task's name and the time of the start."""
+    root: str = "runs"
+    """Folder that holds the runs."""
+    seed: int = Field(0, ge=0)
+    """Seeds prompts, sampling and draws. Each Searcher derives its own generator from it and its index."""
+    launcher: Literal["local", "inline"] = "local"
+    """`local`: one process per Searcher and one for the Trainer. `inline`: all in turn in one process, repeatable."""
+    num_threads: int = Field(0, ge=0)
+    """Compute threads per process; 0: the cores shared out over the processes that work at the same time."""
+    max_restarts: int = Field(10, ge=0)
+    """How often a Searcher that died is started again before the run gives up."""
+    display: Literal["auto", "live", "plain", "none"] = "auto"
+    """`live` needs a terminal; `auto` falls back to plain lines where there is none."""
+
+
+class ModelConfig(Section):
+    """The model that is trained. `model = "path"` is short for `model.path = "path"`."""
+
+    path: str
+    """A Hugging Face directory or id of a causal LM; `arithmetic` is the embedded one."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the matrix products. The weights and the optimizer stay float32 (autocast)."""
+    attention: Literal["auto", "shared", "padded"] = "auto"
+    """`shared` computes each prompt once per group; `padded` is the plain forward, for models with unusual
+    attention; `auto` takes `shared` where the architecture allows it."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    logit_chunk_tokens: int = Field(1024, ge=1)
+    """Tokens whose vocabulary logits are held at once when log-probabilities are computed."""
+    trust_remote_code: bool = False
+    """Allow the model directory to bring its own Python code. Off: such a model is refused."""
+
+
+class ArithmeticTaskConfig(Section):
+    """Chains of additions and subtractions with the working shown, generated from a seed."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    difficulty: Literal["easy", "medium", "hard"] = "easy"
+    """`easy`: short chains of single digits. `medium`: longer chains. `hard`: two-digit numbers."""
+    num_train: int = Field(4096, ge=1)
+    """Training problems, distinct."""
+    num_eval: int = Field(256, ge=1)
+    """Held-out problems, none of them a training problem."""
+    seed: int = Field(0, ge=0)
+    """Seed of the problem sets."""
+
+
+class CustomTaskConfig(Section):
+    """Your own prompts: a jsonl, json, csv or parquet file, or a Hugging Face dataset id."""
+
+    kind: Literal["custom"] = "custom"
+    data: str
+    """The file or dataset id with the training rows."""
+    eval_data: str | None = None
+    """The file or dataset id with held-out rows; without it the last `num_eval` training rows are held out."""
+    split: str = "train"
+    """Split to take of a Hugging Face dataset."""
+    eval_split: str = "test"
+    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    num_eval: int = Field(64, ge=0)
+    """Held-out rows; 0 with no `eval_data` means no evaluation."""
+    prompt_column: str = "prompt"
+    """Column with the prompt: a string, or chat messages of `role` and `content`."""
+    system_prompt: str | None = None
+    """Put before every prompt as a system message; plain prompts then become chats."""
+
+
+def _task_shorthand(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"kind": value}
+    if isinstance(value, Mapping) and "kind" not in value:
+        return {"kind": "custom" if "data" in value else "arithmetic", **value}
+    return value
+
+
+def _model_shorthand(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _reward_shorthand(value: Any) -> Any:
+    return {"functions": value.split(",")} if isinstance(value, str) else value
+
+
+def _comma_list(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+TaskConfig = Annotated[
+    ArithmeticTaskConfig | CustomTaskConfig, Field(discriminator="kind"), BeforeValidator(_task_shorthand)
+]
+StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
+
+
+class RewardConfig(Section):
+    """How responses are scored. `reward = "module:function"` is short for `reward.functions`."""
+
+    functions: StringList = ()
+    """`module:function` or `file.py:function`, one or several; empty: the task's own reward."""
+    weights: FloatList = ()
+    """Weight of each function in the sum; empty: 1 each."""
+    timeout_seconds: float = Field(30.0, gt=0)
+    """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
+
+    @model_validator(mode="after")
+    def _check(self) -> RewardConfig:
+        if self.weights and len(self.weights) != len(self.functions):
+            raise ValueError(
+                f"reward.weights has {len(self.weights)} numbers for {len(self.functions)} reward.functions: "
+                "give one weight for each function"
+            )
+        return self
+
+
+class EngineConfig(Section):
+    """How responses are generated."""
+
+    kind: Literal["transformers"] = "transformers"
+    """The generation engine."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
+    max_new_tokens: int = Field(256, ge=1)
+    """Length limit of a response, its end-of-sequence token included."""
+    in_flight_updates: bool = False
+    """Take newer weights between decoding steps, not only between batches."""
+
+
+class SearcherConfig(Section):
+    """The processes that explore."""
+
+    num_searchers: int = Field(1, ge=1)
+    """How many Searchers run."""
+    num_responses: int = Field(16, ge=2)
+    """S: responses generated for a prompt."""
+    prompts_per_batch: int = Field(8, ge=1)
+    """Prompts generated for at a time: rows in the batch are this times `num_responses`."""
+
+
+class BufferConfig(Section):
+    """What is kept, and how it is drawn (MOP)."""
+
+    capacity: int = Field(200_000, ge=1)
+    """Trajectories kept in all; the oldest leave first."""
+    capacity_per_prompt: int = Field(100, ge=1)
+    """Trajectories kept for one prompt; the oldest leave first."""
+    recent_fraction: float = Field(0.5, ge=0, le=1)
+    """m: the probability that a group is drawn from what arrived with the latest sync."""
+    uniform_fraction: float = Field(0.5, ge=0, le=1)
+    """u: in draws from the whole buffer, the weight of uniform choice; the rest is a softmax of reward."""
+    inverse_temperature: float = Field(1.0, ge=0)
+    """Sharpness of that softmax; 0 is uniform."""
+
+
+class ObjectiveConfig(Section):
+    """What is minimised."""
+
+    kind: Literal["trajectory_balance"] = "trajectory_balance"
+    """The objective."""
+    beta: float = Field(0.05, gt=0)
+    """Temperature of the target: the optimum is the reference times exp(reward / beta)."""
+    beta_final: float | None = Field(None, gt=0)
+    """Value at the end of the schedule; required unless the schedule is constant."""
+    beta_schedule: Literal["constant", "linear", "jump"] = "constant"
+    """`linear` moves to `beta_final` over `beta_steps`; `jump` follows that line until `beta_stop`, then jumps."""
+    beta_steps: int | None = Field(None, ge=1)
+    """Steps over which the line runs; empty: half of `trainer.num_steps`, as in the paper's TL;DR runs."""
+    beta_stop: int | None = Field(None, ge=1)
+    """Step of the jump; empty: an eighth of `trainer.num_steps`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ObjectiveConfig:
+        if self.beta_schedule != "constant" and self.beta_final is None:
+            raise ValueError(f"objective.beta_final is missing: beta_schedule = {self.beta_schedule!r} needs it")
+        return self
+
+
+class TrainerConfig(Section):
+    """The process that learns."""
+
+    num_steps: int = Field(200, ge=1)
+    """Optimizer steps of the run."""
+    num_groups: int = Field(8, ge=1)
+    """B: groups drawn for a step."""
+    group_size: int = Field(16, ge=2)
+    """K: trajectories in a drawn group."""
+    sync_period: int = Field(2, ge=1)
+    """k: steps between two syncs; at each the weights are published and the Searchers' groups merged."""
+    synchronous: bool = False
+    """Wait each step for groups of the current weights, with Searchers and Trainer taking turns."""
+    max_staleness: int | None = Field(None, ge=0)
+    """Trajectories older than this many steps leave the buffer, and the Trainer waits for newer ones; empty: no limit."""
+    initial_groups: int | None = Field(None, ge=1)
+    """Groups to collect before the first step; empty: `num_groups`."""
+    learning_rate: float = Field(1e-6, gt=0)
+    """Peak learning rate of AdamW."""
+    schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = "constant"
+    """Shape of the learning rate after warm-up."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of linear warm-up."""
+    decay_steps: int | None = Field(None, ge=1)
+    """Steps of decay at the end of `warmup_stable_decay`; empty: a fifth of `num_steps`."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW weight decay."""
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW first-moment decay."""
+    adam_beta2: float = Field(0.99, ge=0, lt=1)
+    """AdamW second-moment decay."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    micro_batch_tokens: int = Field(16_384, ge=1)
+    """Tokens in one forward and backward pass. A group is never split, so one larger group goes alone."""
+
+    @property
+    def staleness_limit(self) -> int | None:
+        return 0 if self.synchronous else self.max_staleness
+
+    @property
+    def first_fill(self) -> int:
+        return self.initial_groups or self.num_groups
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainerConfig:
+        if self.synchronous and self.sync_period != 1:
+            raise ValueError("trainer.synchronous needs trainer.sync_period = 1: every step waits for its own groups")
+        if self.synchronous and self.max_staleness not in (None, 0):
+            raise ValueError("trainer.synchronous means staleness 0: leave trainer.max_staleness out")
+        if self.max_staleness is not None and self.max_staleness < self.sync_period - 1:
+            raise ValueError(
+                f"trainer.max_staleness = {self.max_staleness} cannot be kept with sync_period = {self.sync_period}: "
+                f"use at least {self.sync_period - 1}, or a smaller sync_period"
+            )
+        if self.warmup_steps + (self.decay_steps or 0) > self.num_steps:
+            raise ValueError("trainer.warmup_steps + decay_steps exceed trainer.num_steps: shorten one of them")
+        return self
+
+
+class EvaluationConfig(Section):
+    """Scores on held-out prompts, made by a Searcher while the Trainer goes on."""
+
+    period: int = Field(50, ge=0)
+    """Steps between evaluations; the first and the last weights are always evaluated; 0 turns all of it off."""
+    num_prompts: int = Field(256, ge=1)
+    """Held-out prompts used, at most."""
+    num_samples: int = Field(0, ge=0)
+    """Sampled responses a prompt for pass@k during training; 0: greedy pass@1 only."""
+    success_reward: float = 0.5
+    """A response counts as correct if its reward is above this."""
+    prompts_per_batch: int = Field(64, ge=1)
+    """Prompts generated for at a time."""
+
+
+class CheckpointConfig(Section):
+    """What is saved, and when."""
+
+    period: int = Field(100, ge=0)
+    """Steps between checkpoints; the end of a run always makes one; 0: only that one."""
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints kept; older ones are removed once a newer one is complete."""
+
+
+class MetricsConfig(Section):
+    """Where numbers go besides `metrics.jsonl`, which is always written."""
+
+    tensorboard: bool = True
+    """Write TensorBoard events into the run."""
+    wandb: bool = False
+    """Send to Weights & Biases; needs the `wandb` extra."""
+    trackio: bool = False
+    """Send to trackio; needs the `trackio` extra."""
+
+
+class Config(Section):
+    """The whole tree."""
+
+    run: RunConfig = RunConfig()
+    model: Annotated[ModelConfig, BeforeValidator(_model_shorthand)]
+    task: TaskConfig = ArithmeticTaskConfig()
+    reward: Annotated[RewardConfig, BeforeValidator(_reward_shorthand)] = RewardConfig()
+    engine: EngineConfig = EngineConfig()
+    searcher: SearcherConfig = SearcherConfig()
+    buffer: BufferConfig = BufferConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        responses, group = self.searcher.num_responses, self.trainer.group_size
+        if group > responses:
+            raise ValueError(
+                f"trainer.group_size = {group} is more than searcher.num_responses = {responses}: "
+                "draw fewer or generate more"
+            )
+        if self.buffer.capacity_per_prompt < group:
+            raise ValueError(
+                f"buffer.capacity_per_prompt = {self.buffer.capacity_per_prompt} is less than "
+                f"trainer.group_size = {group}: a group would never fit"
+            )
+        if self.buffer.capacity < self.trainer.num_groups * responses:
+            raise ValueError(
+                f"buffer.capacity = {self.buffer.capacity} is less than trainer.num_groups x searcher.num_responses "
+                f"= {self.trainer.num_groups * responses}: one batch would not fit"
+            )
+        if self.task.kind == "custom" and not self.reward.functions:
+            raise ValueError("reward is missing: name yours with --reward module:function")
+        return self
+
+    @classmethod
+    def embedded(cls, **overrides: Any) -> Config:
+        """The demo: the embedded model on the arithmetic task. Keywords are sections, as mappings."""
+        return parse_config(embedded_settings(), overrides)
+
+
+def embedded_settings() -> dict[str, Any]:
+    return tomllib.loads(resources.files("tba").joinpath("embedded.toml").read_text("utf-8"))
+
+
+def load_config(path: str | Path | None, overrides: Mapping[str, Any]) -> Config:
+    """Read the layers. Without a file, a run that names no model of its own starts from the embedded default."""
+    if path is not None:
+        return parse_config(_read_toml(Path(path)), overrides)
+    if "model" in overrides:
+        return parse_config({}, overrides)
+    if isinstance(overrides.get("task"), Mapping) and "data" in overrides["task"]:
+        raise TbaError("model is missing: task.data needs a model of yours, name it with --model PATH_OR_ID")
+    return parse_config(embedded_settings(), overrides)
+
+
+def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:
+    """Merge and check; every fault becomes one line that names the setting."""
+    try:
+        return Config.model_validate(_merge(base, overrides))
+    except ValidationError as error:
+        raise TbaError("; ".join(dict.fromkeys(_one_line(fault) for fault in error.errors()))) from None
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """`--trainer.learning-rate 1e-6 --model=x` to a nested mapping. A flag with no value means true."""
+    settings: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        flag = rest.pop(0)
+        if not flag.startswith("--") or flag == "--":
+            raise TbaError(f"unexpected argument {flag!r}: settings look like --section.key value")
+        key, equals, value = flag[2:].partition("=")
+        if not equals:
+            value = rest.pop(0) if rest and not _is_flag(rest[0]) else "true"
+        _assign(settings, key.replace("-", "_").split("."), value)
+    return settings
+
+
+def to_toml(config: Config) -> str:
+    """The resolved settings as TOML: enough to run it again."""
+    lines: list[str] = []
+    for name, section in config.model_dump(mode="json").items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {_toml_value(value)}" for key, value in section.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise TbaError(f"no configuration file at {path}: check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TbaError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise TbaError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("--") and len(argument) > 2 and argument[2].isalpha()
+
+
+def _assign(settings: dict[str, Any], path: list[str], value: str) -> None:
+    for name in path[:-1]:
+        inner = settings.setdefault(name, {})
+        if isinstance(inner, str):
+            inner = settings[name] = _expand(name, inner)
+        settings = inner
+    last = path[-1]
+    if isinstance(settings.get(last), dict):
+        settings[last] = {**_expand(last, value), **settings[last]}
+    else:
+        settings[last] = value
+
+
+def _expand(section: str, value: str) -> dict[str, Any]:
+    """The long form of a shorthand, so that `--task x --task.name y` adds up."""
+    return {"task": {"kind": value}, "model": {"path": value}}.get(section, {"functions": value})
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if key == "task" and isinstance(value, (str, Mapping)):
+            # Another kind of task shares no settings with the one it replaces.
+            value = _task_shorthand(value) if isinstance(value, str) or "data" in value else value
+            if isinstance(old, Mapping) and "kind" in value and value["kind"] != _task_shorthand(old)["kind"]:
+                old = None
+        if isinstance(old, str) and isinstance(value, Mapping):
+            old = _expand(key, old)
+        if isinstance(old, Mapping) and isinstance(value, str) and key in ("task", "model", "reward"):
+            value = _expand(key, value)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _one_line(fault: Any) -> str:
+    """A pydantic fault as `section.key: what is wrong`."""
+    tags = {"arithmetic", "custom"}
+    where = ".".join(str(part) for part in fault["loc"] if part not in tags)
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    if fault["type"] == "extra_forbidden":
+        return f"unknown setting {where}: `tba config` lists the settings"
+    if fault["type"] == "missing":
+        return f"{where} is missing: set it with --{where.replace('_', '-')}"
+    if fault["type"] == "union_tag_invalid":
+        return f"unknown task {fault['ctx']['tag']!r}: one of {fault['ctx']['expected_tags']}"
+    message = fault["msg"][0].lower() + fault["msg"][1:]
+    return f"{where} = {fault['input']!r}: {message}"
