@@ -220,7 +220,7 @@ class TrainerConfig(Section):
     synchronous: bool = False
     """Wait each step for groups of the current weights, with Searchers and Trainer taking turns."""
     max_staleness: int | None = Field(None, ge=0)
-    """Trajectories older than this many steps leave the buffer, and the Trainer waits for newer ones; empty: no limit."""
+    """Trajectories older than this many steps leave the buffer and the Trainer waits for newer ones; empty: none do."""
     initial_groups: int | None = Field(None, ge=1)
     """Groups to collect before the first step; empty: `num_groups`."""
     learning_rate: float = Field(1e-6, gt=0)

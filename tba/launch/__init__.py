@@ -1,0 +1,27 @@
+"""Launchers place, connect and watch the processes of a run; they know no reinforcement learning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tba.checkpoint import Checkpoint
+from tba.config import Config
+from tba.launch.processes import num_cores, thread_environment
+
+
+def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tick: Callable[[], None]) -> bool:
+    """Run with the configured launcher. True if the last step was reached, False if it was stopped in order."""
+    if config.run.launcher == "local":
+        from tba.launch.local import run_local
+
+        return run_local(config, run, checkpoint, tick)
+    num_threads = config.run.num_threads or num_cores()
+    os.environ.update(thread_environment(num_threads))
+    import torch
+
+    from tba.launch.inline import run_inline
+
+    torch.set_num_threads(num_threads)
+    return run_inline(config, run, checkpoint)

@@ -1,0 +1,13 @@
+"""Tasks by kind. Each file has one `load` that turns its section of the settings into problems."""
+
+from __future__ import annotations
+
+from tba.config import ArithmeticTaskConfig, CustomTaskConfig
+from tba.tasks import arithmetic, custom
+from tba.tasks.base import Encode, Task
+
+
+def load_task(config: ArithmeticTaskConfig | CustomTaskConfig, encode: Encode) -> Task:
+    if isinstance(config, ArithmeticTaskConfig):
+        return arithmetic.load(config, encode)
+    return custom.load(config, encode)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tba.types import Prompt
+from tba.rewards.scoring import ScoreRequest
+from tba.types import Prompt, Response
 
 Content = str | list[dict[str, str]]
 """A prompt as written: plain text, or chat messages of `role` and `content`."""
@@ -23,9 +24,25 @@ class Problem:
     """A prompt, and the columns a reward function may ask for by name (`answer`, `level`, …)."""
 
     prompt: Prompt
+    content: Content
+    """The prompt as its author wrote it: what reward functions see."""
     columns: Mapping[str, Any]
-    conversational: bool = False
-    """True if the prompt is chat messages: completions then reach rewards as messages too (TRL's rule)."""
+
+    @property
+    def conversational(self) -> bool:
+        """True if the prompt is chat messages: completions then reach rewards as messages too (TRL's rule)."""
+        return not isinstance(self.content, str)
+
+    def request(self, responses: Sequence[Response]) -> ScoreRequest:
+        """Responses to this problem as a question to the reward process."""
+        return ScoreRequest(
+            prompt_id=self.prompt.id,
+            prompt=self.content,
+            completions=tuple(r.text for r in responses),
+            completion_ids=tuple(tuple(r.tokens.tolist()) for r in responses),
+            columns=self.columns,
+            conversational=self.conversational,
+        )
 
 
 @dataclass(frozen=True)

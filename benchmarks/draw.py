@@ -1,0 +1,101 @@
+"""What a batch draw costs as the buffer grows: `python -m benchmarks.draw`.
+
+Ratios are of medians measured alternately within one run, since absolute times follow the machine's load.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from tba.buffer.replay import ReplayBuffer
+from tba.buffer.sampling import draw
+from tba.types import Group, Prompt, Response, Trajectory
+
+NUM_GROUPS, GROUP_SIZE = 8, 16
+DRAWS_PER_REPEAT = 50
+PER_PROMPT = 100
+
+
+def run(repeats: int = 5) -> list[dict[str, Any]]:
+    """Microseconds per batch draw, one row for each buffer; `ratio` is to the first row of its series."""
+    rows = []
+    for recent_fraction in (0.0, 0.5):
+        rows += _series(
+            f"whole buffer, m={recent_fraction}", {10_000: 100, 1_000_000: 10_000}, recent_fraction, repeats
+        )
+    rows += _series("one prompt, m=0", {1: 1, 1_000: 1, 100_000: 1}, 0.0, repeats)
+    return rows
+
+
+def _series(name: str, sizes: dict[int, int], recent_fraction: float, repeats: int) -> list[dict[str, Any]]:
+    """`sizes` maps the number of trajectories to the number of prompts they are spread over."""
+    buffers = {num: _filled(num, num_prompts) for num, num_prompts in sizes.items()}
+    times: dict[int, list[float]] = {num: [] for num in sizes}
+    rng = np.random.default_rng(0)
+    for buffer in buffers.values():
+        _time_draw(buffer, recent_fraction, rng)  # the first draw sums up the blocks of a long list
+    for _ in range(repeats):
+        for num, buffer in buffers.items():
+            times[num].append(_time_draw(buffer, recent_fraction, rng))
+    medians = {num: statistics.median(values) for num, values in times.items()}
+    first = next(iter(medians.values()))
+    return [
+        {
+            "series": name,
+            "num_trajectories": num,
+            "microseconds": medians[num],
+            "spread": (max(times[num]) - min(times[num])) / medians[num],
+            "ratio": medians[num] / first,
+        }
+        for num in sizes
+    ]
+
+
+def _time_draw(buffer: ReplayBuffer, recent_fraction: float, rng: np.random.Generator) -> float:
+    start = time.perf_counter()
+    for _ in range(DRAWS_PER_REPEAT):
+        draw(
+            buffer,
+            num_groups=NUM_GROUPS,
+            group_size=GROUP_SIZE,
+            recent_fraction=recent_fraction,
+            uniform_fraction=0.5,
+            inverse_temperature=1.0,
+            rng=rng,
+        )
+    return (time.perf_counter() - start) / DRAWS_PER_REPEAT * 1e6
+
+
+def _filled(num_trajectories: int, num_prompts: int) -> ReplayBuffer:
+    """A full buffer, the last hundredth of which came with the latest merge. All share one response's arrays."""
+    tokens, logprobs = np.zeros(40, np.int32), np.zeros(40, np.float32)
+    response = Response(tokens, logprobs, ((0, 40),), "text", True)
+    rng = np.random.default_rng(1)
+    buffer = ReplayBuffer(num_trajectories, max(PER_PROMPT, num_trajectories // num_prompts))
+    per_prompt = num_trajectories // num_prompts
+    groups = []
+    for index in range(num_prompts):
+        rewards = rng.normal(size=per_prompt).tolist()
+        trajectories = tuple(Trajectory(response, reward, (reward,), logprobs) for reward in rewards)
+        groups.append(Group(Prompt(str(index), "prompt", (1, 2, 3)), trajectories, "benchmark", index))
+    num_recent = max(1, num_prompts // 100)
+    buffer.extend(groups[:-num_recent])
+    buffer.extend(groups[-num_recent:])
+    return buffer
+
+
+def main() -> None:
+    print(f"{'':24} {'trajectories':>12} {'µs / batch':>10} {'spread':>7} {'ratio':>6}")
+    for row in run():
+        print(
+            f"{row['series']:24} {row['num_trajectories']:12,} {row['microseconds']:10.0f} "
+            f"{row['spread']:7.0%} {row['ratio']:6.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

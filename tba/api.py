@@ -1,0 +1,133 @@
+"""`tba.train`: what `tba train` does, from Python."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tba.checkpoint import Checkpoint, find_checkpoint, list_checkpoints
+from tba.config import Config, embedded_settings, parse_config
+from tba.display import Display
+from tba.launch import launch
+from tba.launch.preflight import check
+from tba.runs import create_run, reconfigure_run
+from tba.types import TbaError
+
+Reward = str | Callable[..., Any]
+Rows = str | Path | Iterable[Mapping[str, Any]]
+
+
+class Result:
+    """A finished or stopped run: its folder, its summary, its newest model."""
+
+    def __init__(self, run: Path, finished: bool) -> None:
+        self.run = run
+        self.finished = finished
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        path = self.run / "summary.json"
+        summary: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        return summary
+
+    @property
+    def model(self) -> Path | None:
+        """The newest checkpoint's model: a Hugging Face directory."""
+        found = list_checkpoints(self.run)
+        return found[-1].model if found else None
+
+
+def train(
+    config: Config | None = None,
+    *,
+    model: str | Path | None = None,
+    dataset: Rows | None = None,
+    reward: Reward | Sequence[Reward] | None = None,
+    overwrite: bool = False,
+    **sections: Mapping[str, Any],
+) -> Result:
+    """Train a model. Give a `Config`, or a model, a dataset and a reward function; sections as keywords refine it.
+
+    `dataset` is a path, a hub id, or rows (a list of dicts or a Hugging Face `Dataset`); `reward` an importable
+    function with TRL's signature, or its `module:function`. Call it under `if __name__ == "__main__":`, because the
+    processes of the run import your module.
+    """
+    if config is None:
+        config = parse_config(*_settings(model, dataset, reward, sections))
+    elif model is not None or reward is not None or dataset is not None or sections:
+        raise TbaError("give either a Config or the separate arguments: a Config already says it all")
+    return start(config, overwrite=overwrite)
+
+
+def start(config: Config, *, overwrite: bool = False) -> Result:
+    check(config)
+    return _launch(config, create_run(config, overwrite=overwrite), None)
+
+
+def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Result:
+    """Continue a run from its newest checkpoint, or from the checkpoint named."""
+    run, checkpoint = find_checkpoint(Path(path))
+    config = reconfigure_run(run, overrides or {})
+    if checkpoint.step >= config.trainer.num_steps:
+        raise TbaError(
+            f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
+        )
+    check(config)
+    return _launch(config, run, checkpoint)
+
+
+def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
+    with Display(config, run) as display:
+        finished = launch(config, run, checkpoint, display.tick)
+        display.conclude(finished)
+    return Result(run, finished)
+
+
+def _settings(
+    model: str | Path | None,
+    dataset: Rows | None,
+    reward: Reward | Sequence[Reward] | None,
+    sections: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The keyword arguments as two layers of settings. Without a model of one's own: the embedded default."""
+    given: dict[str, Any] = {} if model is not None else embedded_settings()
+    if model is not None:
+        given["model"] = str(model)
+    if dataset is not None:
+        root = Path(str(sections.get("run", {}).get("root", "runs")))
+        given["task"] = {"kind": "custom", "data": _data_path(dataset, root)}
+    if reward is not None:
+        several = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
+        given["reward"] = {"functions": [_import_path(r) for r in several]}
+    return given, sections
+
+
+def _data_path(dataset: Rows, root: Path) -> str:
+    """A path as it is; rows are written beside the runs, under a name made of their content, to be found on resume."""
+    if isinstance(dataset, (str, Path)):
+        return str(dataset)
+    lines = "".join(json.dumps(dict(row), ensure_ascii=False, default=str) + "\n" for row in dataset)
+    path = root / "data" / f"{xxhash.xxh3_64_hexdigest(lines.encode())}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(lines, "utf-8")
+    return str(path)
+
+
+def _import_path(reward: Reward) -> str:
+    """How another process finds the function: by module, or by file if it stands in the script that is running."""
+    if isinstance(reward, str):
+        return reward
+    name = getattr(reward, "__qualname__", "")
+    module = inspect.getmodule(reward)
+    if not name or module is None or "<" in name:
+        raise TbaError(f"reward {reward!r} cannot be imported by other processes: define it at the top of a module")
+    if module.__name__ != "__main__":
+        return f"{module.__name__}:{name}"
+    if not getattr(module, "__file__", None):
+        raise TbaError(f"reward {name} stands in an interactive session: put it into a file and import it from there")
+    return f"{module.__file__}:{name}"

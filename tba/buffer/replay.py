@@ -1,0 +1,226 @@
+"""The replay buffer: what is kept, and what leaves when. Drawing is in `sampling`, lasting storage in `log`."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tba.buffer.record import BLOCK_SIZE, PromptRecord
+from tba.buffer.slots import RecordSlots
+from tba.types import Group, Prompt, Trajectory
+
+
+class Run(NamedTuple):
+    """Trajectories of one version that arrived one after the other for one prompt. Sorts by version, then arrival."""
+
+    version: int
+    first: int
+    stop: int
+    record: PromptRecord
+
+    @property
+    def is_left(self) -> bool:
+        return self.record.holds_before(self.stop)
+
+
+class ReplayBuffer:
+    """Trajectories by prompt. Each has a place in the order of arrival; the oldest places are given up first.
+
+    At most `capacity_per_prompt` places belong to a prompt and `capacity` to all. A trajectory that leaves early
+    because it is stale keeps its place, empty, until the place's turn comes. So what the buffer holds is a function
+    of the merges and of the newest limit given to `evict_before`, not of when that was called: replaying the rollout
+    log and evicting once gives the same buffer. While versions arrive in order, the empty places are the oldest and
+    cost no trajectory its own.
+    """
+
+    def __init__(self, capacity: int, capacity_per_prompt: int, *, block_size: int = BLOCK_SIZE) -> None:
+        """`block_size`, a power of two, tunes draws from prompts with many trajectories."""
+        if block_size < 1 or block_size & (block_size - 1):
+            raise ValueError(f"block_size = {block_size} is not a power of two")
+        self._capacity = capacity
+        self._capacity_per_prompt = capacity_per_prompt
+        self._block_size = block_size
+        self._records: dict[str, PromptRecord] = {}
+        self._slots = RecordSlots()
+        # Every run is in both queues. One that has left is dropped when it comes up, or when such runs prevail.
+        self._by_arrival: deque[Run] = deque()
+        self._by_version: list[Run] = []
+        self._num_places = 0
+        self._num_distinct = 0
+        self._next_arrival = 0
+        self._recent_arrival = 0
+        self._recent_prompts: list[str] = []
+        self._recent_queue: list[str] = []
+        self._oldest_version: int | None = None
+        self.num_added = 0
+        self.num_evicted = 0
+        """Trajectories that left for want of room."""
+        self.num_evicted_stale = 0
+        """Trajectories that left, or were not let in, because of `evict_before`."""
+
+    def __len__(self) -> int:
+        return self.num_added - self.num_evicted - self.num_evicted_stale
+
+    @property
+    def num_prompts(self) -> int:
+        return self._slots.num_marked
+
+    @property
+    def num_duplicates(self) -> int:
+        """Trajectories that repeat the tokens of another one for the same prompt. They are kept: the frequency with
+        which a response was generated is part of what the data say."""
+        return len(self) - self._num_distinct
+
+    @property
+    def recent_arrival(self) -> int:
+        """Arrival number of the latest merge's first trajectory. Numbers count all trajectories ever added."""
+        return self._recent_arrival
+
+    def trajectories(self, prompt_id: str) -> list[Trajectory]:
+        """Those of one prompt, oldest first."""
+        record = self._records.get(prompt_id)
+        return [] if record is None else [t for t in record.trajectories if t is not None]
+
+    def extend(self, groups: Sequence[Group]) -> None:
+        """One merge: these trajectories become the recent ones. No groups leave everything as it was.
+
+        Room is made after the whole merge has come in, first within each prompt, then in all. Rewards must be finite
+        and groups must not be empty, else ValueError, and nothing has changed.
+        """
+        _check(groups)
+        if not groups:
+            return
+        self._recent_arrival = self._next_arrival
+        for group in groups:
+            self._append(group)
+        while self._num_places > self._capacity:
+            self._remove_globally_oldest()
+        if self._oldest_version is not None:
+            self.evict_before(self._oldest_version)
+        self._drop_runs_that_left()
+        self._recent_prompts = list(dict.fromkeys(group.prompt.id for group in groups))
+        self._recent_queue = []
+
+    def evict_before(self, version: int) -> int:
+        """Let every trajectory of an older version go, now and when it arrives later; how many went now."""
+        if self._oldest_version is None or version > self._oldest_version:
+            self._oldest_version = version
+        before = self.num_evicted_stale
+        while self._by_version and self._by_version[0].version < version:
+            self._vacate(heapq.heappop(self._by_version))
+        return self.num_evicted_stale - before
+
+    def pick_prompt(self, rng: np.random.Generator) -> PromptRecord:
+        """Any prompt with a trajectory, each as likely. The buffer must not be empty."""
+        return self._slots.pick(int(rng.integers(self.num_prompts)))
+
+    def pick_recent_prompt(self, rng: np.random.Generator) -> PromptRecord | None:
+        """The next of a shuffled round of the latest merge's prompts; None if nothing of that merge is left."""
+        while True:
+            while self._recent_queue:
+                prompt_id = self._recent_queue.pop()
+                if self._has_recent(prompt_id):
+                    return self._records[prompt_id]
+            self._recent_prompts = [i for i in self._recent_prompts if self._has_recent(i)]
+            if not self._recent_prompts:
+                return None
+            self._recent_queue = [self._recent_prompts[i] for i in rng.permutation(len(self._recent_prompts))]
+
+    def draw_state(self) -> dict[str, Any]:
+        """What draws depend on besides the merges, as JSON takes it."""
+        return {
+            "recent_queue": list(self._recent_queue),
+            "oldest_version": self._oldest_version,
+            "num_evicted": self.num_evicted,
+            "num_evicted_stale": self.num_evicted_stale,
+        }
+
+    def restore_draw_state(self, state: Mapping[str, Any]) -> None:
+        """Take over another buffer's `draw_state` after its merges were repeated on this one: draws then go on as
+        they would have on the other, bit for bit."""
+        if state["oldest_version"] is not None:
+            self.evict_before(state["oldest_version"])
+        self._recent_queue = list(state["recent_queue"])
+        # The two reasons to leave overlap, so a repeated history may count them apart differently.
+        self.num_evicted = state["num_evicted"]
+        self.num_evicted_stale = state["num_evicted_stale"]
+
+    def _append(self, group: Group) -> None:
+        record = self._record_of(group.prompt)
+        num_distinct = record.num_distinct
+        record.append(group.trajectories, self._next_arrival)
+        self._num_distinct += record.num_distinct - num_distinct
+        self._slots.mark(record, True)
+        for version, same in groupby(t.version for t in group.trajectories):
+            first = self._next_arrival
+            self._next_arrival += sum(1 for _ in same)
+            run = Run(version, first, self._next_arrival, record)
+            self._by_arrival.append(run)
+            heapq.heappush(self._by_version, run)
+        self.num_added += len(group.trajectories)
+        self._num_places += len(group.trajectories)
+        while record.num_places > self._capacity_per_prompt:
+            self._remove_oldest(record)
+
+    def _record_of(self, prompt: Prompt) -> PromptRecord:
+        record = self._records.get(prompt.id)
+        if record is None:
+            record = self._records[prompt.id] = PromptRecord(prompt, self._block_size)
+            self._slots.add(record)
+        return record
+
+    def _remove_globally_oldest(self) -> None:
+        while not self._by_arrival[0].is_left:
+            self._by_arrival.popleft()
+        self._remove_oldest(self._by_arrival[0].record)
+
+    def _remove_oldest(self, record: PromptRecord) -> None:
+        num_distinct = record.num_distinct
+        self.num_evicted += record.remove_oldest()
+        self._num_places -= 1
+        self._after_removal(record, num_distinct)
+        if not record.num_places:
+            self._slots.remove(record)
+            del self._records[record.prompt.id]
+
+    def _vacate(self, run: Run) -> None:
+        record = run.record
+        if not run.is_left:
+            return
+        num_distinct = record.num_distinct
+        for place in range(record.first_place_since(run.first), record.first_place_since(run.stop)):
+            self.num_evicted_stale += record.vacate(place)
+        self._after_removal(record, num_distinct)
+
+    def _after_removal(self, record: PromptRecord, num_distinct: int) -> None:
+        self._num_distinct += record.num_distinct - num_distinct
+        if not record.num_live:
+            self._slots.mark(record, False)
+
+    def _has_recent(self, prompt_id: str) -> bool:
+        record = self._records.get(prompt_id)
+        return record is not None and len(record.live_places(record.first_place_since(self._recent_arrival))) > 0
+
+    def _drop_runs_that_left(self) -> None:
+        # Twice as many as there are places: then half of the work at least is for runs that left.
+        limit = 2 * self._num_places + 64
+        if len(self._by_arrival) > limit:
+            self._by_arrival = deque(run for run in self._by_arrival if run.is_left)
+        if len(self._by_version) > limit:
+            self._by_version = [run for run in self._by_version if run.is_left]
+            heapq.heapify(self._by_version)
+
+
+def _check(groups: Sequence[Group]) -> None:
+    for group in groups:
+        if not group.trajectories:
+            raise ValueError(f"group {group.source}/{group.serial} has no trajectories")
+        for trajectory in group.trajectories:
+            if not math.isfinite(trajectory.reward):
+                raise ValueError(f"prompt {group.prompt.id}: reward {trajectory.reward} is not finite")

@@ -1,0 +1,139 @@
+"""Groups to an Arrow table of the rollout log and back, exactly. One row per trajectory; no files here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tba.types import Group, Prompt, Response, Trajectory
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "merge": pa.int64(),
+    "source": pa.string(),
+    "serial": pa.int64(),
+    "prompt_id": pa.string(),
+    "prompt": pa.string(),
+    "prompt_tokens": pa.list_(pa.int32()),
+    "response": pa.string(),
+    "tokens": pa.list_(pa.int32()),
+    "token_logprobs": pa.list_(pa.float32()),
+    "reference_token_logprobs": pa.list_(pa.float32()),
+    "version": pa.int64(),
+    "token_versions": pa.list_(pa.struct([pa.field("version", pa.int64()), pa.field("num_tokens", pa.int64())])),
+    "reward": pa.float64(),
+    "reward_parts": pa.list_(pa.float64()),
+    "finished": pa.bool_(),
+}
+SCHEMA = pa.schema(_COLUMNS)
+"""`merge` numbers the syncs at which rows came in; `version` is the oldest of `token_versions`."""
+
+
+def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
+    """One merge as rows. Every group has a trajectory; arrays have the dtypes of `tba.types`, else TypeError."""
+    trajectories = list(chain.from_iterable(group.trajectories for group in groups))
+    responses = [trajectory.response for trajectory in trajectories]
+    group_of_row = pa.array(np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups]))
+    of_groups: dict[str, Any] = {
+        "source": pa.array([group.source for group in groups], pa.string()),
+        "serial": pa.array([group.serial for group in groups], pa.int64()),
+        "prompt_id": pa.array([group.prompt.id for group in groups], pa.string()),
+        "prompt": pa.array([group.prompt.text for group in groups], pa.string()),
+        "prompt_tokens": _lists([np.array(group.prompt.tokens, np.int32) for group in groups], np.int32),
+    }
+    columns = {
+        "merge": pa.array(np.full(len(trajectories), merge)),
+        **{name: column.take(group_of_row) for name, column in of_groups.items()},
+        "response": pa.array([response.text for response in responses], pa.string()),
+        "tokens": _lists([response.tokens for response in responses], np.int32),
+        "token_logprobs": _lists([response.token_logprobs for response in responses], np.float32),
+        "reference_token_logprobs": _lists([t.reference_token_logprobs for t in trajectories], np.float32),
+        "version": pa.array([response.version for response in responses], pa.int64()),
+        "token_versions": _version_lists(responses),
+        "reward": pa.array([trajectory.reward for trajectory in trajectories], pa.float64()),
+        "reward_parts": _lists([np.array(t.reward_parts, np.float64) for t in trajectories], np.float64),
+        "finished": pa.array([response.finished for response in responses], pa.bool_()),
+    }
+    return pa.table(columns, schema=SCHEMA)
+
+
+def from_table(table: pa.Table) -> Iterator[tuple[int, list[Group]]]:
+    """(merge, its groups) in order, equal to what `to_table` was given."""
+    if not table.num_rows:
+        return
+    trajectories = list(_trajectories(table))
+    merges, serials = _numbers(table, "merge"), _numbers(table, "serial")
+    sources: list[Any] = table["source"].to_pylist()
+    starts = _starts_of_groups(merges, serials, sources)
+    firsts = table.select(["prompt_id", "prompt", "prompt_tokens"]).take(pa.array(starts)).to_pydict()
+    prompts = map(Prompt, firsts["prompt_id"], firsts["prompt"], map(tuple, firsts["prompt_tokens"]))
+    merge, groups = -1, list[Group]()
+    for start, stop, prompt in zip(starts, [*starts[1:], len(trajectories)], prompts, strict=True):
+        if merges[start] != merge and groups:
+            yield merge, groups
+            groups = []
+        merge = int(merges[start])
+        groups.append(Group(prompt, tuple(trajectories[start:stop]), sources[start], int(serials[start])))
+    if groups:
+        yield merge, groups
+
+
+def _starts_of_groups(merges: NDArray[Any], serials: NDArray[Any], sources: list[str]) -> list[int]:
+    changes = (np.diff(merges) != 0) | (np.diff(serials) != 0)
+    changes |= np.fromiter((a != b for a, b in pairwise(sources)), np.bool_, len(changes))
+    return [0, *(np.flatnonzero(changes) + 1).tolist()]
+
+
+def _trajectories(table: pa.Table) -> Iterator[Trajectory]:
+    tokens, logprobs = _arrays(table, "tokens"), _arrays(table, "token_logprobs")
+    texts: list[Any] = table["response"].to_pylist()
+    finished: list[Any] = table["finished"].to_pylist()
+    responses = map(Response, tokens, logprobs, _version_tuples(table), texts, finished)
+    rewards: list[Any] = table["reward"].to_pylist()
+    parts = (tuple(array.tolist()) for array in _arrays(table, "reward_parts"))
+    return map(Trajectory, responses, rewards, parts, _arrays(table, "reference_token_logprobs"))
+
+
+def _lists(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> pa.Array[Any]:
+    # Another dtype is refused, as what is read back would differ from what was written.
+    values = np.concatenate(arrays, dtype=dtype, casting="equiv")
+    return _list_array(map(len, arrays), pa.array(values))
+
+
+def _version_lists(responses: Sequence[Response]) -> pa.Array[Any]:
+    runs = list(chain.from_iterable(response.token_versions for response in responses))
+    fields = [pa.array([version for version, _ in runs], pa.int64()), pa.array([num for _, num in runs], pa.int64())]
+    structs = pa.StructArray.from_arrays(fields, ["version", "num_tokens"])
+    return _list_array((len(response.token_versions) for response in responses), structs)
+
+
+def _list_array(lengths: Iterable[int], values: Any) -> pa.Array[Any]:
+    offsets: Any = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
+    lists: pa.Array[Any] = pa.ListArray.from_arrays(offsets, values)
+    return lists
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    return table[name].to_numpy()
+
+
+def _arrays(table: pa.Table, name: str) -> Iterator[NDArray[Any]]:
+    """Each list of a column as its own array: a view would keep the whole table in memory."""
+    chunks: list[Any] = table[name].chunks
+    for chunk in chunks:
+        values, offsets = chunk.values.to_numpy(), chunk.offsets.to_pylist()
+        for start, stop in pairwise(offsets):
+            yield values[start:stop].copy()
+
+
+def _version_tuples(table: pa.Table) -> Iterator[tuple[tuple[int, int], ...]]:
+    chunks: list[Any] = table["token_versions"].chunks
+    for chunk in chunks:
+        offsets = chunk.offsets.to_pylist()
+        runs = list(zip(*(field.to_pylist() for field in chunk.values.flatten()), strict=True))
+        for start, stop in pairwise(offsets):
+            yield tuple(runs[start:stop])

@@ -1,0 +1,233 @@
+"""Settings to objects: the only file that sees both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from tba.activity import Activity
+from tba.buffer.log import RolloutLog
+from tba.buffer.replay import ReplayBuffer
+from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
+from tba.checkpoint import Checkpoint
+from tba.config import Config
+from tba.engines.transformers import TransformersEngine
+from tba.evaluate import evaluate
+from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
+from tba.objectives import OBJECTIVES
+from tba.policy import Reference, load_model, load_tokenizer
+from tba.prompts import PromptStream
+from tba.rewards.scorer import Scorer
+from tba.searcher import Searcher
+from tba.tasks import load_task
+from tba.tasks.base import Content, Encode, Problem, Task
+from tba.trainer import Trainer
+from tba.types import Report, TbaError
+
+ROLLOUTS = "rollouts"
+
+
+def build_trainer(
+    config: Config,
+    run: Path,
+    *,
+    weights: WeightPublisher,
+    groups: GroupReceiver,
+    checkpoint: Checkpoint | None,
+    searcher_states: Callable[[], list[dict[str, Any]]] = list,
+) -> Trainer:
+    """A Trainer, at its first step or where the checkpoint left it."""
+    deterministic = config.run.launcher == "inline"
+    model = _load(config, str(checkpoint.model) if checkpoint else config.model.path)
+    if config.model.gradient_checkpointing:
+        _checkpoint_layers(model)
+    trainer = Trainer(
+        run=run,
+        model=model,
+        tokenizer=_tokenizer(config),
+        objective=OBJECTIVES[config.objective.kind],
+        buffer=ReplayBuffer(config.buffer.capacity, config.buffer.capacity_per_prompt),
+        log=RolloutLog(run / ROLLOUTS),
+        weights=weights,
+        groups=groups,
+        metrics=_metrics(config, run, checkpoint),
+        activity=Activity(run, "trainer"),
+        config=config.trainer,
+        model_config=config.model,
+        buffer_config=config.buffer,
+        objective_config=config.objective,
+        checkpoint_config=config.checkpoint,
+        temperature=config.engine.temperature,
+        seed=config.run.seed,
+        stop_at_sync=deterministic,
+        searcher_states=searcher_states,
+    )
+    if checkpoint is not None:
+        trainer.restore(checkpoint, keep_tail=not deterministic)
+    return trainer
+
+
+def build_searcher(
+    config: Config,
+    run: Path,
+    index: int,
+    incarnation: int,
+    *,
+    weights: WeightSubscriber,
+    groups: GroupSender,
+) -> Searcher:
+    """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
+    seed = [config.run.seed, 2, index, incarnation]
+    tokenizer = _tokenizer(config)
+    model = _load(config, config.model.path)
+    task = build_task(config, tokenizer, model)
+    name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
+    if task.num_skipped:
+        message = {"event": "prompts_skipped", "count": task.num_skipped, "why": "longer than the model's context"}
+        groups.send(Report("event", name, message))
+    engine = _engine(config, model, tokenizer, seed)
+    scorer = build_scorer(config, task)
+    scorer.start()
+    taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
+    return Searcher(
+        name,
+        engine=engine,
+        reference=Reference(
+            _load(config, config.model.path),
+            temperature=config.engine.temperature,
+            chunk_tokens=config.model.logit_chunk_tokens,
+            bf16=config.model.precision == "bfloat16",
+            max_tokens=config.trainer.micro_batch_tokens,
+        ),
+        scorer=scorer,
+        prompts=PromptStream(task.train, seed),
+        weights=weights,
+        groups=groups,
+        num_responses=config.searcher.num_responses,
+        prompts_per_batch=config.searcher.prompts_per_batch,
+        activity=Activity(run, f"searcher-{index}"),
+        in_flight_updates=config.engine.in_flight_updates,
+        budget=_share_of_a_period(config, index) if taking_turns else None,
+        evaluate=_evaluator(config, engine, scorer, task.held_out) if index == 0 and task.held_out else None,
+        evaluation_period=config.evaluation.period,
+    )
+
+
+def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
+    """The task, without problems that leave no room for an answer in the model's context."""
+    task = load_task(config.task, _encoder(tokenizer))
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is None:
+        return task
+    if config.engine.max_new_tokens >= context:
+        raise TbaError(
+            f"engine.max_new_tokens = {config.engine.max_new_tokens} leaves no room for a prompt in the model's "
+            f"context of {context} tokens: choose fewer"
+        )
+    room = context - config.engine.max_new_tokens
+    train, held_out = ([p for p in part if len(p.prompt.tokens) <= room] for part in (task.train, task.held_out))
+    if not train:
+        raise TbaError(
+            f"no training prompt fits: the model's context is {context} tokens and engine.max_new_tokens = "
+            f"{config.engine.max_new_tokens} of them are kept for the answer; choose fewer or shorten the prompts"
+        )
+    skipped = len(task.train) + len(task.held_out) - len(train) - len(held_out)
+    return Task(task.name, train, held_out, task.default_reward, skipped, task.metadata)
+
+
+def build_scorer(config: Config, task: Task) -> Scorer:
+    functions = config.reward.functions or ((task.default_reward,) if task.default_reward else ())
+    return Scorer(functions, config.reward.weights, config.reward.timeout_seconds)
+
+
+def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
+    """An engine on its own, for evaluation."""
+    model, tokenizer = _load(config, config.model.path), _tokenizer(config)
+    return _engine(config, model, tokenizer, [config.run.seed, 3]), tokenizer, model
+
+
+def _engine(
+    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: Sequence[int]
+) -> TransformersEngine:
+    return TransformersEngine(
+        model,
+        tokenizer,
+        temperature=config.engine.temperature,
+        max_new_tokens=config.engine.max_new_tokens,
+        seed=_one_seed(seed),
+        bf16=config.model.precision == "bfloat16",
+    )
+
+
+def _evaluator(
+    config: Config, engine: TransformersEngine, scorer: Scorer, problems: Sequence[Problem]
+) -> Callable[[], Mapping[str, Any]]:
+    settings = config.evaluation
+
+    def run() -> Mapping[str, Any]:
+        return evaluate(
+            engine,
+            scorer,
+            problems[: settings.num_prompts],
+            num_samples=settings.num_samples,
+            success_reward=settings.success_reward,
+            prompts_per_batch=settings.prompts_per_batch,
+        ).values
+
+    return run
+
+
+def _share_of_a_period(config: Config, index: int) -> int:
+    """Groups this Searcher makes per publication when it takes turns: all together, what the next period draws."""
+    total = config.trainer.num_groups * config.trainer.sync_period
+    base, extra = divmod(total, config.searcher.num_searchers)
+    return base + (index < extra)
+
+
+def _load(config: Config, path: str) -> PreTrainedModel:
+    return load_model(path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code)
+
+
+def _tokenizer(config: Config) -> PreTrainedTokenizerBase:
+    return load_tokenizer(config.model.path, trust_remote_code=config.model.trust_remote_code)
+
+
+def _checkpoint_layers(model: PreTrainedModel) -> None:
+    """Gradient checkpointing acts on layers in training mode; their children stay in evaluation mode: no dropout."""
+    model.gradient_checkpointing_enable()
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True
+
+
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
+    """Content as written to the text and the tokens the model reads."""
+
+    def encode(content: Content) -> tuple[str, tuple[int, ...]]:
+        if isinstance(content, str):
+            return content, tuple(tokenizer(content).input_ids)
+        if tokenizer.chat_template is None:
+            raise TbaError("the model has no chat template: give prompts as strings, or a model that has one")
+        text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
+        return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
+
+    return encode
+
+
+def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None) -> Metrics:
+    settings = config.model_dump(mode="json")
+    sinks: list[Sink] = []
+    if config.metrics.tensorboard:
+        sinks.append(TensorBoardSink(run))
+    sinks += [ModuleSink(name, run, settings) for name in ("wandb", "trackio") if getattr(config.metrics, name)]
+    return Metrics(run, elapsed=checkpoint.state()["elapsed"] if checkpoint else 0.0, sinks=sinks)
+
+
+def _one_seed(parts: Sequence[int]) -> int:
+    """Several numbers to one 63-bit seed, without collisions between neighbours."""
+    return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,150 @@
+"""Save and find checkpoints: written aside and renamed, so one is never half there, and checked when read.
+
+`checkpoints/step-000100/model/` is a plain Hugging Face directory; `…/state/` is what resuming needs. Tensors are
+safetensors, the rest is JSON: nothing here can run code when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from tba.types import TbaError
+
+if TYPE_CHECKING:  # checkpoints are found and checked in processes that never load torch
+    from torch import Tensor
+
+FOLDER = "checkpoints"
+_MANIFEST = "state/manifest.json"
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+
+    @property
+    def step(self) -> int:
+        return int(self.path.name.removeprefix("step-"))
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads((self.path / "state/state.json").read_text("utf-8"))
+        return state
+
+    def tensors(self) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
+        return load_file(self.path / "state/tensors.safetensors")
+
+    def damage(self) -> str | None:
+        """What is wrong with it, or None if every file is there with the bytes that were written."""
+        try:
+            manifest: dict[str, str] = json.loads((self.path / _MANIFEST).read_text("utf-8"))
+        except (OSError, ValueError):
+            return f"{_MANIFEST} is missing or unreadable"
+        for name, digest in manifest.items():
+            try:
+                found = _digest(self.path / name)
+            except OSError:
+                return f"{name} is missing"
+            if found != digest:
+                return f"{name} does not have the bytes that were written"
+        return None
+
+
+def save_checkpoint(
+    run: Path,
+    step: int,
+    *,
+    save_model: Callable[[Path], None],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    keep_last: int,
+) -> Checkpoint:
+    """Write a checkpoint whole or not at all, then remove those beyond the newest `keep_last`."""
+    from safetensors.torch import save_file
+
+    folder = run / FOLDER
+    target, partial = folder / f"step-{step:06d}", folder / f".step-{step:06d}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / "state").mkdir(parents=True)
+        save_model(partial / "model")
+        save_file(dict(tensors), partial / "state/tensors.safetensors")
+        (partial / "state/state.json").write_text(json.dumps(state), "utf-8")
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
+        manifest = {str(path.relative_to(partial)): _digest(path) for path in files}
+        (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        for path in [*files, partial / _MANIFEST]:
+            _flush(path)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk gets its space back
+        raise
+    if target.exists():
+        shutil.rmtree(target)
+    os.replace(partial, target)
+    _flush(folder)
+    for old in list_checkpoints(run)[:-keep_last]:
+        shutil.rmtree(old.path, ignore_errors=True)
+    return Checkpoint(target)
+
+
+def list_checkpoints(run: Path) -> list[Checkpoint]:
+    """Complete checkpoints of a run, oldest first (a half-written one has another name)."""
+    paths = [path for path in (run / FOLDER).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    return sorted((Checkpoint(path) for path in paths), key=lambda checkpoint: checkpoint.step)
+
+
+def find_checkpoint(path: Path) -> tuple[Path, Checkpoint]:
+    """The run and the checkpoint that `--resume PATH` means: a run's newest, or the one named. Checked for damage."""
+    if re.fullmatch(r"step-\d+", path.name) and path.parent.name == FOLDER:
+        run, wanted = path.parent.parent, Checkpoint(path)
+        if not path.is_dir():
+            raise TbaError(f"there is no checkpoint at {path}")
+    else:
+        run = path
+        if not (run / "config.toml").is_file():
+            raise TbaError(f"{path} is not a run: there is no config.toml in it")
+        found = list_checkpoints(run)
+        if not found:
+            raise TbaError(f"{path} has no checkpoint to resume from: start it again with --overwrite")
+        wanted = found[-1]
+    damage = wanted.damage()
+    if damage is not None:
+        raise TbaError(f"checkpoint {wanted.path} is damaged ({damage}); {_offer(run, wanted)}")
+    return run, wanted
+
+
+def _offer(run: Path, damaged: Checkpoint) -> str:
+    for other in reversed(list_checkpoints(run)):
+        if other.path != damaged.path and other.damage() is None:
+            return f"the newest sound one is {other.path}: tba train --resume {other.path}"
+    return "there is no other sound one in this run"
+
+
+def _digest(path: Path) -> str:
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,183 @@
+"""The command line. Arguments are parsed before anything heavy is imported, so that mistakes are told at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tba.types import TbaError
+
+USAGE = """\
+tba: asynchronous, off-policy post-training of language models with trajectory balance
+
+  tba train [CONFIG.toml] [--section.key value …]   train; without a model of yours: the embedded demo
+  tba train --resume RUN                            continue a run from its newest checkpoint
+  tba eval MODEL [--task NAME] [--section.key …]    greedy pass@1 and, with --evaluation.num-samples, pass@k
+  tba status RUN                                    what each process of a run is doing now
+  tba compare RUN RUN …                             summaries of runs side by side
+  tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
+  tba tasks                                         the tasks there are
+
+  tba train --help                                  every setting, its meaning and its default
+
+your own model, data and reward:
+  tba train --model PATH_OR_ID --task.data my.jsonl --reward my_module:my_reward
+"""
+
+Arguments = list[str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C."""
+    rest = list(sys.argv[1:] if arguments is None else arguments)
+    if not rest or rest[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if rest[0] in ("-V", "--version"):
+        from tba import __version__
+
+        print(__version__)
+        return 0
+    name = rest.pop(0)
+    command = COMMANDS.get(name)
+    try:
+        if command is None:
+            raise TbaError(f"no command {name!r}: one of {', '.join(COMMANDS)}")
+        if {"-h", "--help"} & set(rest):
+            _help(name)
+            return 0
+        return command(rest)
+    except TbaError as error:
+        print(f"tba: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _train(rest: Arguments) -> int:
+    from tba.config import load_config, parse_overrides
+
+    resume = _take_value(rest, "--resume")
+    overwrite = _take_flag(rest, "--overwrite")
+    path = _take_positional(rest)
+    overrides = parse_overrides(rest)
+    if resume is not None and (path or overwrite):
+        raise TbaError("--resume goes with neither a CONFIG nor --overwrite: the run has its settings already")
+    config = load_config(path, overrides) if resume is None else None
+
+    from tba import api
+    from tba.launch.local import TrainerDiedError
+
+    try:
+        result = api.start(config, overwrite=overwrite) if config else api.resume(resume or "", overrides)
+    except TrainerDiedError as error:
+        print(f"{str(error).rstrip()}\ntba: the Trainer died; everything written so far is kept", file=sys.stderr)
+        return 1
+    return 0 if result.finished else 130
+
+
+def _eval(rest: Arguments) -> int:
+    from tba.config import parse_overrides
+    from tba.runs import config_for_model
+
+    model = _take_positional(rest)
+    output = _take_value(rest, "--output")
+    if model is None:
+        raise TbaError("name the model to evaluate: tba eval MODEL [--task NAME]")
+    config = config_for_model(model, parse_overrides(rest))
+
+    from tba.launch.evaluation import evaluate_model
+
+    evaluate_model(config, Path(output) if output else None)
+    return 0
+
+
+def _status(rest: Arguments) -> int:
+    from tba.status import show_status
+
+    run = _take_positional(rest)
+    if run is None or rest:
+        raise TbaError("name one run: tba status RUN")
+    return show_status(Path(run))
+
+
+def _compare(rest: Arguments) -> int:
+    from tba.compare import show_comparison
+
+    if not rest or any(argument.startswith("--") for argument in rest):
+        raise TbaError("name the runs to compare: tba compare RUN RUN …")
+    show_comparison([Path(run) for run in rest])
+    return 0
+
+
+def _config(rest: Arguments) -> int:
+    from tba.config import load_config, parse_overrides, to_toml
+
+    path = _take_positional(rest)
+    print(to_toml(load_config(path, parse_overrides(rest))), end="")
+    return 0
+
+
+def _tasks(rest: Arguments) -> int:
+    from tba.config_help import task_lines
+
+    if rest:
+        raise TbaError(f"tba tasks takes no arguments, but got {rest[0]!r}")
+    print("\n".join(task_lines()))
+    return 0
+
+
+COMMANDS = {
+    "train": _train,
+    "eval": _eval,
+    "status": _status,
+    "compare": _compare,
+    "config": _config,
+    "tasks": _tasks,
+}
+
+
+def _help(name: str) -> None:
+    print(USAGE, end="")
+    if name in ("train", "eval", "config"):
+        from tba.config_help import settings_text
+
+        print("\nsettings, for a CONFIG.toml or as --section.key value:\n")
+        print(settings_text(), end="")
+    if name == "eval":
+        print("\n  --output FILE    write every answer, one JSON record a line")
+    if name == "train":
+        print(
+            "\n  --resume RUN     continue a run, or from one of its checkpoints"
+            "\n  --overwrite      replace a run that exists"
+        )
+
+
+def _take_positional(rest: Arguments) -> str | None:
+    return rest.pop(0) if rest and not rest[0].startswith("-") else None
+
+
+def _take_flag(rest: Arguments, flag: str) -> bool:
+    if flag in rest:
+        rest.remove(flag)
+        return True
+    return False
+
+
+def _take_value(rest: Arguments, flag: str) -> str | None:
+    for i, argument in enumerate(rest):
+        if argument.startswith(f"{flag}="):
+            return rest.pop(i).partition("=")[2]
+        if argument == flag:
+            rest.pop(i)
+            if i >= len(rest) or rest[i].startswith("--"):
+                raise TbaError(f"{flag} needs a value")
+            return rest.pop(i)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

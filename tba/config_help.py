@@ -1,0 +1,93 @@
+"""The settings as text: what `tba train --help` prints and docs/configuration.md is made of."""
+
+from __future__ import annotations
+
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic.fields import FieldInfo
+
+from tba.config import Config, Section
+
+_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def sections() -> Iterator[tuple[str, str, list[Setting]]]:
+    """Each section: its name, what it is about, its settings. A task has one section for each kind."""
+    for name, field in Config.model_fields.items():
+        for model in _models(field.annotation):
+            kind = model.model_fields["kind"].default if name == "task" else None
+            title = f"task (kind = {kind})" if kind else name
+            settings = [_setting(f"{name}.{key}", info) for key, info in model.model_fields.items()]
+            yield title, _one_line(model.__doc__), settings
+
+
+def settings_text() -> str:
+    lines = []
+    for title, about, settings in sections():
+        lines.append(f"{title}: {about}")
+        for setting in settings:
+            head = f"  --{setting.name.replace('_', '-')} {setting.type}"
+            lines.append(f"{head}  [{setting.default}]" if setting.default else head)
+            lines += textwrap.wrap(setting.meaning, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines.append("")
+    return "\n".join(lines)
+
+
+def settings_markdown() -> str:
+    lines = []
+    for title, about, settings in sections():
+        lines += [f"## {title}", "", about, "", "| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
+        for s in settings:
+            type_text = s.type.replace("|", "\\|")
+            lines.append(f"| `{s.name}` | {type_text} | {f'`{s.default}`' if s.default else ''} | {s.meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def task_lines() -> list[str]:
+    annotation = Config.model_fields["task"].annotation
+    return [f"{m.model_fields['kind'].default:<12} {_one_line(m.__doc__)}" for m in _models(annotation)]
+
+
+def _models(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [model for part in typing.get_args(annotation) for model in _models(part)]
+
+
+def _setting(name: str, info: FieldInfo) -> Setting:
+    default = "" if info.is_required() or info.default is None else str(info.default)
+    if isinstance(info.default, tuple):
+        default = ",".join(map(str, info.default))
+    if isinstance(info.default, bool):
+        default = str(info.default).lower()
+    return Setting(name, _type(info.annotation), default, _one_line(info.description))
+
+
+def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is Literal:
+        return "|".join(typing.get_args(annotation))
+    if typing.get_origin(annotation) is tuple:
+        return f"{_type(typing.get_args(annotation)[0])},…"
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return "|".join(_type(part) for part in typing.get_args(annotation) if part is not type(None))
+    return {"str": "text", "int": "integer", "float": "number", "bool": "true|false"}.get(
+        getattr(annotation, "__name__", ""), str(annotation)
+    )
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())

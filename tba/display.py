@@ -1,0 +1,221 @@
+"""Progress on the terminal: a live panel, or plain lines where there is no terminal. Then a table of what came out."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tba.checkpoint import list_checkpoints
+from tba.config import Config
+from tba.progress import Progress
+
+_PLAIN_SECONDS = 10.0
+_TICK_SECONDS = 0.25
+_QUIET_EVENTS = {"reward_failed"}  # counted in the panel, listed in metrics.jsonl
+
+
+class Display:
+    """Follows a run. `tick` may be called by a launcher that waits; inline runs are followed by a thread."""
+
+    def __init__(self, config: Config, run: Path) -> None:
+        self._run = run
+        self._console = Console(stderr=False, highlight=False)
+        mode = config.run.display
+        self._mode = ("live" if self._console.is_terminal else "plain") if mode == "auto" else mode
+        self._progress = Progress(run, config.trainer.num_steps)
+        self._config = config
+        self._live: Live | None = None
+        self._last_line = time.monotonic()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Display:
+        if self._mode == "none":
+            return self
+        self._console.print(f"[bold]tba[/] · {self._run} · {_headline(self._config)}")
+        if self._mode == "live":
+            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+        if self._config.run.launcher == "inline":
+            self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._live is not None:
+            self._live.stop()
+
+    def tick(self) -> None:
+        with self._lock:
+            self._tick()
+
+    def conclude(self, finished: bool) -> None:
+        """The end of the run: a table if it finished, and how to go on."""
+        self.tick()
+        if self._mode == "none":
+            return
+        self._stop.set()
+        if self._live is not None:
+            self._live.update(Text(""))
+            self._live.stop()
+            self._live = None
+        summary = self._run / "summary.json"
+        if summary.exists() and self._progress.step:
+            self._console.print(_end_table(json.loads(summary.read_text("utf-8")), self._run))
+        if not finished:
+            resume = f"tba train --resume {self._run}"
+            self._console.print(f"Stopped at step {self._progress.step}. Resume with: [bold]{resume}[/]")
+
+    def _tick(self) -> None:
+        told = self._progress.update()
+        if self._mode == "none":
+            return
+        for record in told:
+            line = _told(record)
+            if line:
+                self._console.print(line)
+        if self._live is not None:
+            self._live.update(self._panel())
+        elif time.monotonic() - self._last_line > _PLAIN_SECONDS:
+            self._last_line = time.monotonic()
+            self._console.print(_plain_line(self._progress))
+
+    def _follow(self) -> None:
+        while not self._stop.wait(_TICK_SECONDS):
+            self.tick()
+
+    def _panel(self) -> RenderableType:
+        progress = self._progress
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column(justify="right")
+        left = progress.seconds_left
+        bar.add_row(
+            ProgressBar(total=progress.num_steps, completed=progress.step),
+            f"step {progress.step}/{progress.num_steps} · {_clock(progress.elapsed)}"
+            + (f" · {_clock(left)} left" if left is not None else " · starting"),
+        )
+        return Panel(Group(bar, _trainer_row(progress), *_searcher_rows(progress)), title="training", expand=True)
+
+
+def _headline(config: Config) -> str:
+    how = "synchronous" if config.trainer.synchronous else "asynchronous"
+    return (
+        f"{config.model.path} on {config.task.kind} · {how} · {config.searcher.num_searchers} "
+        f"searcher{'s' if config.searcher.num_searchers > 1 else ''} + trainer ({config.run.launcher})"
+    )
+
+
+def _trainer_row(progress: Progress) -> RenderableType:
+    if not progress.train:
+        return Text("trainer   waits for the first groups", style="dim")
+    train = progress.train
+    accuracy = f"{progress.evals[-1][1]:.3f} (step {progress.evals[-1][0]})" if progress.evals else "…"
+    first = f" from {progress.evals[0][1]:.3f}" if len(progress.evals) > 1 else ""
+    return Text.assemble(
+        ("trainer   ", "bold"),
+        f"reward {progress.reward:.3f} · held-out accuracy {accuracy}{first} · "
+        f"staleness {train['staleness/mean']:.1f} (max {train['staleness/max']}) · "
+        f"{train['tokens'] / max(train['step_time'], 1e-9):,.0f} tok/s · buffer {train['buffer/size']:,}",
+    )
+
+
+def _searcher_rows(progress: Progress) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for name, record in sorted(progress.searchers.items()):
+        failed = f" · {record['failed']} rewards failed" if record["failed"] else ""
+        rows.append(
+            Text.assemble(
+                (f"{name:<10}", "bold"),
+                f"{record['tokens_per_second']:,.0f} tok/s · reward {record['reward']:.3f} · KL {record['kl']:.2f} · "
+                f"length {record['completions/mean_length']:.0f} · weights of step {record['version']}{failed}",
+            )
+        )
+    return rows
+
+
+def _plain_line(progress: Progress) -> str:
+    if not progress.train:
+        return f"{_clock(progress.elapsed)} starting"
+    speed = sum(record["tokens_per_second"] for record in progress.searchers.values())
+    left = progress.seconds_left
+    return (
+        f"{_clock(progress.elapsed)} step {progress.step}/{progress.num_steps} reward {progress.reward:.3f} "
+        f"staleness {progress.train['staleness/mean']:.1f} "
+        f"searchers {speed:,.0f} tok/s" + (f" {_clock(left)} left" if left is not None else "")
+    )
+
+
+def _told(record: dict[str, Any]) -> str | None:
+    if record["kind"] == "eval":
+        error = record["accuracy_se"]
+        spread = f" ± {error:.3f}" if error is not None else ""
+        return f"{_clock(record['time'])} step {record['step']:>4}  held-out accuracy {record['accuracy']:.3f}{spread}"
+    if record["event"] in _QUIET_EVENTS:
+        return None
+    rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
+    return f"[yellow]{record['event'].replace('_', ' ')}[/]: " + ", ".join(f"{k} {v}" for k, v in rest.items())
+
+
+def _end_table(summary: dict[str, Any], run: Path) -> Table:
+    def percent(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:.1f} %"
+
+    def number(value: float | None, form: str) -> str:
+        return "–" if value is None else format(value, form)
+
+    table = Table(title="what came out", title_justify="left", show_header=False, min_width=60)
+    table.add_column(style="bold")
+    table.add_column()
+    before, after = number(summary["accuracy_first"], ".3f"), number(summary["accuracy_last"], ".3f")
+    error = number(summary["accuracy_last_se"], ".3f")
+    table.add_row("held-out accuracy", f"{before} → [bold green]{after}[/] ± {error}")
+    before, after = number(summary["reward_first"], ".3f"), number(summary["reward_last"], ".3f")
+    table.add_row("training reward", f"{before} → {after}")
+    table.add_row("steps, wall time", f"{summary['steps']} in {_clock(summary['wall_seconds'])}")
+    table.add_row(
+        "tokens/s",
+        f"{number(summary['tokens_generated_per_second'], ',.0f')} generated, "
+        f"{number(summary['tokens_trained_per_second'], ',.0f')} trained",
+    )
+    table.add_row(
+        "staleness in steps",
+        f"p50 {summary['staleness_p50']}, p90 {summary['staleness_p90']}, max {summary['staleness_max']}",
+    )
+    table.add_row(
+        "idle",
+        f"trainer {percent(summary['trainer_wait_fraction'])}, searchers {percent(summary['searcher_wait_fraction'])}, "
+        f"publishing {percent(summary['publish_fraction'])}",
+    )
+    if summary["rewards_failed"]:
+        table.add_row("rewards that failed", f"{summary['rewards_failed']} (events in metrics.jsonl)")
+    table.add_row("the run", str(run))
+    checkpoints = list_checkpoints(run)
+    if checkpoints:
+        table.add_row("its model", str(checkpoints[-1].model))
+        table.add_row("try next", f"tba eval {checkpoints[-1].model} --evaluation.num-samples 16")
+    table.add_row("", f"tensorboard --logdir {run}")
+    return table
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,36 @@
+"""What an engine is: it turns prompts into responses, and takes new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tba.types import Prompt, Response, WeightUpdate
+
+
+class Engine(Protocol):
+    @property
+    def version(self) -> int:
+        """Version of the weights it samples from now."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        num_responses: int,
+        *,
+        greedy: bool = False,
+        between_steps: Callable[[], None] | None = None,
+    ) -> list[list[Response]]:
+        """`num_responses` responses to each prompt. `between_steps` is called between decoding steps and may `load`."""
+        ...
+
+    def load(self, update: WeightUpdate) -> None:
+        """Take newer weights, at once: tokens decoded from now on are theirs."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs to continue the same stream of samples (JSON-able)."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...

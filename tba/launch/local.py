@@ -1,0 +1,296 @@
+"""One machine: a process for the Trainer and one for each Searcher, watched by this one.
+
+A Searcher that dies is started again and takes the newest weights; a Trainer that dies ends the run with its error.
+Ctrl-C lets the Trainer write a checkpoint. This process imports no torch: it only places, connects and watches.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from tba.activity import FOLDER
+from tba.checkpoint import Checkpoint
+from tba.config import Config
+from tba.launch.processes import (
+    USER_ERROR,
+    Place,
+    error_file,
+    num_cores,
+    parent_alive,
+    run_process,
+    thread_environment,
+)
+from tba.metrics import Metrics
+from tba.types import TbaError
+
+_TICK_SECONDS = 0.25
+_GRACE_SECONDS = 20.0
+_spawn = multiprocessing.get_context("spawn")
+
+
+def run_local(config: Config, run: Path, checkpoint: Checkpoint | None, tick: Callable[[], None]) -> bool:
+    """Run to the end, or until interrupted. True if it reached the last step. `tick` is called a few times a second."""
+    with _meeting_folder() as meeting:
+        return LocalRun(config, run, checkpoint, meeting).watch(tick)
+
+
+class LocalRun:
+    """The processes of one run."""
+
+    def __init__(self, config: Config, run: Path, checkpoint: Checkpoint | None, meeting: Path) -> None:
+        self._config = config
+        self._run = run
+        self._checkpoint = checkpoint
+        self._meeting = meeting
+        self._key = secrets.token_bytes(32)
+        self._trainer: SpawnProcess | None = None
+        self._searchers: dict[int, SpawnProcess] = {}
+        self._num_restarts = 0
+        self._num_interrupts = 0
+        self._failure: TbaError | None = None
+
+    def watch(self, tick: Callable[[], None]) -> bool:
+        """Start everything, wait for the Trainer to end, and keep Searchers running until then."""
+        with self._signals():
+            try:
+                self._trainer = self._start("trainer", trainer_main)
+                for index in range(self._config.searcher.num_searchers):
+                    self._start_searcher(index)
+                while self._trainer.is_alive():
+                    wait([p.sentinel for p in (self._trainer, *self._searchers.values())], _TICK_SECONDS)
+                    self._look_after_searchers()
+                    tick()
+                self._end_searchers()
+                tick()
+            finally:
+                self._kill_all()
+        return self._outcome()
+
+    def _start(self, name: str, target: Callable[..., None], *arguments: int) -> SpawnProcess:
+        error_file(self._run, name).unlink(missing_ok=True)
+        num_threads = self._threads(name)
+        checkpoint = self._checkpoint.path if self._checkpoint else None
+        place = Place(self._config, self._run, self._meeting, self._key, num_threads, checkpoint)
+        process = _spawn.Process(target=target, args=(place, *arguments), name=name)
+        with _environment(thread_environment(num_threads)):
+            process.start()
+        return process
+
+    def _start_searcher(self, index: int) -> None:
+        incarnation = _next_incarnation(self._run, index)
+        self._searchers[index] = self._start(f"searcher-{index}", searcher_main, index, incarnation)
+
+    def _threads(self, name: str) -> int:
+        """Cores shared out over the processes that work at the same time. Those that take turns get all of them."""
+        if self._config.run.num_threads:
+            return self._config.run.num_threads
+        num_searchers = self._config.searcher.num_searchers
+        if self._config.trainer.synchronous:
+            return num_cores() if name == "trainer" else max(1, num_cores() // num_searchers)
+        return max(1, num_cores() // (1 + num_searchers))
+
+    def _look_after_searchers(self) -> None:
+        for index, process in list(self._searchers.items()):
+            if process.is_alive():
+                continue
+            del self._searchers[index]
+            if process.exitcode == 0 or self._num_interrupts or self._failure:
+                continue
+            if process.exitcode == USER_ERROR:
+                self._give_up(TbaError(_error(self._run, f"searcher-{index}")))
+            elif self._num_restarts >= self._config.run.max_restarts:
+                self._give_up(
+                    TbaError(
+                        f"Searchers died more than run.max_restarts = {self._config.run.max_restarts} times; the last "
+                        f"one: {_last_line(_error(self._run, f'searcher-{index}')) or _exit_reason(process)}"
+                    )
+                )
+            else:
+                self._num_restarts += 1
+                self._event(event="searcher_restarted", searcher=index, why=_exit_reason(process))
+                self._start_searcher(index)
+
+    def _give_up(self, failure: TbaError) -> None:
+        """Let the Trainer save what it has, then tell."""
+        self._failure = failure
+        self._stop_trainer()
+
+    def _stop_trainer(self) -> None:
+        if self._trainer is not None and self._trainer.is_alive() and self._trainer.pid:
+            os.kill(self._trainer.pid, signal.SIGTERM)
+
+    def _event(self, **values: Any) -> None:
+        metrics = Metrics(self._run)
+        metrics.write("event", 0, values)
+        metrics.close()
+
+    def _end_searchers(self) -> None:
+        """They end by themselves once the Trainer has closed the weights, after the batch they are at."""
+        healthy = self._trainer is not None and self._trainer.exitcode == 0
+        for process in self._searchers.values():
+            if healthy:
+                process.join(_GRACE_SECONDS)
+
+    def _kill_all(self) -> None:
+        for process in (self._trainer, *self._searchers.values()):
+            if process is not None and process.is_alive():
+                process.kill()
+                process.join()
+
+    def _outcome(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        assert self._trainer is not None
+        if self._trainer.exitcode == 0:
+            return self._num_interrupts == 0
+        if self._num_interrupts:
+            return False
+        message = _error(self._run, "trainer")
+        if self._trainer.exitcode == USER_ERROR:
+            raise TbaError(message)
+        raise TrainerDiedError(message or f"the Trainer {_exit_reason(self._trainer)}")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C (or SIGTERM) stops in order, the second at once."""
+
+        def interrupt(number: int, frame: Any) -> None:
+            self._num_interrupts += 1
+            if self._num_interrupts == 1:
+                self._stop_trainer()
+            else:
+                self._kill_all()
+
+        previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+class TrainerDiedError(Exception):
+    """The Trainer's process ended with an error that is not the user's; the message is its traceback."""
+
+
+def trainer_main(place: Place) -> None:
+    def body() -> None:
+        from tba.build import build_trainer
+        from tba.channels.shared_memory import SharedWeightPublisher
+        from tba.channels.socket import SocketGroupReceiver
+
+        trainer = build_trainer(
+            place.config,
+            place.run,
+            weights=SharedWeightPublisher(place.meeting),
+            groups=SocketGroupReceiver(place.meeting, place.key),
+            checkpoint=Checkpoint(place.checkpoint) if place.checkpoint else None,
+        )
+
+        def stop(number: int, frame: Any) -> None:
+            trainer.stop_requested = True
+
+        signal.signal(signal.SIGTERM, stop)
+        trainer.run()
+
+    run_process("trainer", place, body)
+
+
+def searcher_main(place: Place, index: int, incarnation: int) -> None:
+    def body() -> None:
+        from tba.build import build_searcher
+        from tba.channels.shared_memory import SharedWeightSubscriber
+        from tba.channels.socket import SocketGroupSender
+
+        sender = SocketGroupSender(place.meeting, place.key, parent_alive)
+        searcher = build_searcher(
+            place.config,
+            place.run,
+            index,
+            incarnation,
+            weights=SharedWeightSubscriber(place.meeting, parent_alive),
+            groups=sender,
+        )
+        searcher.run()
+        searcher.scorer.close()
+        sender.close()
+
+    run_process(f"searcher-{index}", place, body)
+
+
+@contextmanager
+def _meeting_folder() -> Iterator[Path]:
+    """A private folder in memory, where there is such a thing; the process id in its name tells leftovers apart."""
+    shm = Path("/dev/shm")
+    root = shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
+    for leftover in root.glob("tba-*-*"):
+        owner = leftover.name.split("-")[1]
+        if owner.isdigit() and not _is_running(int(owner)):
+            shutil.rmtree(leftover, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"tba-{os.getpid()}-", dir=root))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _next_incarnation(run: Path, index: int) -> int:
+    """How often this Searcher was started before, over all resumes: no two starts share samples or group names."""
+    path = run / FOLDER / f"searcher-{index}.starts"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = int(json.loads(path.read_text("utf-8"))) if path.exists() else 0
+    path.write_text(json.dumps(count + 1), "utf-8")
+    return count
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _error(run: Path, name: str) -> str:
+    path = error_file(run, name)
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+def _exit_reason(process: SpawnProcess) -> str:
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

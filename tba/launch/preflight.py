@@ -1,0 +1,41 @@
+"""Everything that can be wrong with a run's input, looked at before any process starts. Loads no torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from tba.config import EMBEDDED_MODEL, Config
+from tba.rewards.functions import check_importable
+from tba.tasks import load_task
+from tba.types import TbaError
+
+
+def check(config: Config) -> None:
+    """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
+    _check_model(config.model.path)
+    task = load_task(config.task, lambda content: ("", (0,)))  # rows are read and checked, not encoded
+    if not task.train:
+        raise TbaError("the task has no training prompts: give more rows or hold out fewer (task.num_eval)")
+    for function in config.reward.functions:
+        check_importable(function)
+    for name in ("wandb", "trackio"):
+        if getattr(config.metrics, name) and find_spec(name) is None:
+            raise TbaError(f"metrics.{name} needs the package: pip install 'tba[{name}]'")
+
+
+def _check_model(path: str) -> None:
+    """A folder must hold a model; anything else must be a hub id that transformers can find."""
+    if path == EMBEDDED_MODEL or (Path(path) / "config.json").is_file():
+        return
+    if Path(path).exists():
+        raise TbaError(f"model {path!r} is no Hugging Face model folder: there is no config.json in it")
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise TbaError(f"there is no model at {path!r}: check the path")
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise TbaError(f"model {path!r} is neither a folder here nor on the hub: {reason}") from None

@@ -1,0 +1,100 @@
+"""What every process of a local run does first and last: threads, output, signals, errors, its parent's death."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tba.activity import FOLDER
+from tba.config import Config
+from tba.types import TbaError
+
+USER_ERROR = 64
+"""Exit code of a process that met a mistake the user can mend: starting it again would not help."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process of a run finds everything: settings, the run's folder, and the meeting point of the processes."""
+
+    config: Config
+    run: Path
+    meeting: Path
+    """Private folder that holds the socket and the shared weights."""
+    key: bytes
+    num_threads: int
+    checkpoint: Path | None
+
+
+def run_process(name: str, place: Place, body: Callable[[], None]) -> None:
+    """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the launcher alone decides
+    die_with_parent()
+    _redirect_output(place.run / "logs" / f"{name}.log")
+    try:
+        import torch
+
+        torch.set_num_threads(place.num_threads)
+        body()
+    except TbaError as error:
+        error_file(place.run, name).write_text(str(error), "utf-8")
+        _exit(USER_ERROR)
+    except BaseException:
+        error_file(place.run, name).write_text(traceback.format_exc(), "utf-8")
+        traceback.print_exc()
+        _exit(1)
+    _exit(0)
+
+
+def error_file(run: Path, name: str) -> Path:
+    return run / FOLDER / f"{name}.error"
+
+
+def die_with_parent() -> None:
+    """End this process when its parent is gone, however it went: nobody is left to watch or stop it."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, name="watch-parent", daemon=True).start()
+
+
+def parent_alive() -> bool:
+    parent = multiprocessing.parent_process()
+    return parent is None or parent.is_alive()
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_environment(num_threads: int) -> dict[str, str]:
+    """Read by OpenMP and MKL when torch is imported, so it must be set before a process starts."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {name: str(num_threads) for name in names} | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+def _redirect_output(path: Path) -> None:
+    """What libraries print goes to the process's log, not across the live display."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, sys.stderr.fileno())
+    os.close(descriptor)
+
+
+def _exit(code: int) -> None:
+    """Leave without waiting for daemon threads that may be in the middle of a read."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

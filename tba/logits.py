@@ -1,0 +1,67 @@
+"""Log-probabilities of target tokens from hidden states, without ever holding (tokens × vocabulary)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def target_logprobs(
+    hidden_TH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, target_T: Tensor, temperature: float, chunk_tokens: int
+) -> Tensor:
+    """log softmax(hidden · weightᵀ / temperature) at the targets, in chunks of tokens, in float32."""
+    result: Tensor = _TargetLogprobs.apply(hidden_TH, weight_VH, bias_V, target_T, temperature, chunk_tokens)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _logits(hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, temperature: float) -> Tensor:
+    logits_CV = torch.nn.functional.linear(hidden_CH, weight_VH.to(hidden_CH.dtype), bias_V).float()
+    return logits_CV.div_(temperature) if temperature != 1.0 else logits_CV
+
+
+class _TargetLogprobs(torch.autograd.Function):
+    """Keeps one number a token between the passes; the logits of a chunk are computed again on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor | None,
+        target_T: Tensor,
+        temperature: float,
+        chunk_tokens: int,
+    ) -> Tensor:
+        logprobs, normalisers = [], []
+        for hidden_CH, target_C in zip(hidden_TH.split(chunk_tokens), target_T.split(chunk_tokens), strict=True):
+            logits_CV = _logits(hidden_CH, weight_VH, bias_V, temperature)
+            normaliser_C = logits_CV.logsumexp(dim=-1)
+            logprobs.append(logits_CV.gather(1, target_C.unsqueeze(1)).squeeze(1) - normaliser_C)
+            normalisers.append(normaliser_C)
+        ctx.save_for_backward(hidden_TH, weight_VH, bias_V, target_T, torch.cat(normalisers))
+        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
+        return torch.cat(logprobs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TH, weight_VH, bias_V, target_T, normaliser_T = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden_TH)
+        grad_weight = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias_V) if bias_V is not None and ctx.needs_input_grad[2] else None
+        for start in range(0, len(target_T), ctx.chunk_tokens):
+            chunk = slice(start, start + ctx.chunk_tokens)
+            hidden_CH = hidden_TH[chunk]
+            grad_C1 = grad_outputs[0][chunk].unsqueeze(1) / ctx.temperature
+            logits_CV = _logits(hidden_CH, weight_VH, bias_V, ctx.temperature)
+            # d logprob / d logits = onehot(target) - softmax(logits)
+            grad_CV = logits_CV.sub_(normaliser_T[chunk].unsqueeze(1)).exp_().mul_(-grad_C1)
+            grad_CV.scatter_add_(1, target_T[chunk].unsqueeze(1), grad_C1)
+            grad_CV = grad_CV.to(hidden_TH.dtype)
+            grad_hidden[chunk] = grad_CV @ weight_VH.to(hidden_TH.dtype)
+            if grad_weight is not None:
+                grad_weight.add_((grad_CV.T @ hidden_CH).to(grad_weight.dtype))
+            if grad_bias is not None:
+                grad_bias.add_(grad_CV.sum(0))
+        return grad_hidden, grad_weight, grad_bias, None, None, None

@@ -1,0 +1,124 @@
+"""One record a line to `metrics.jsonl`, always; TensorBoard, W&B and trackio where asked for.
+
+Every record is `{"kind": "train" | "search" | "eval" | "event", "step": …, "time": seconds since start, …}`. The
+names are explained in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tba.types import TbaError
+
+FILE = "metrics.jsonl"
+
+
+class Sink(Protocol):
+    def write(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Metrics:
+    """Writes records. Lines are appended in one system call each, so several processes may write one file."""
+
+    def __init__(self, run: Path, *, elapsed: float = 0.0, sinks: Sequence[Sink] = ()) -> None:
+        self._file = os.open(run / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._start = time.monotonic() - elapsed
+        self._sinks = sinks
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        record = {"kind": kind, "step": step, "time": round(self.elapsed, 3), **values}
+        os.write(self._file, (json.dumps(_plain(record)) + "\n").encode())
+        if self._sinks and kind != "event":
+            prefix = "" if kind == "train" else f"{kind}/"
+            numbers = {prefix + k: float(v) for k, v in values.items() if _is_number(v)}
+            for sink in self._sinks:
+                sink.write(step, numbers)
+
+    def close(self) -> None:
+        os.close(self._file)
+        for sink in self._sinks:
+            sink.close()
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """All records of a run, without those that a resume took back: steps done after the checkpoint it started from."""
+    records: list[dict[str, Any]] = []
+    for record in _lines(run / FILE):
+        if record.get("event") == "resumed":
+            records = [r for r in records if r["kind"] == "event" or r["step"] <= record["step"]]
+        records.append(record)
+    return records
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue  # the last line of a process that was killed while writing it
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN or infinity; they become null."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+class TensorBoardSink:
+    """Event files under `<run>/tensorboard`, through tensorboard's own writer (torch's wrapper loads much more)."""
+
+    def __init__(self, run: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(str(run / "tensorboard"))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        summary = self._summary(value=[self._summary.Value(tag=k, simple_value=v) for k, v in values.items()])
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class ModuleSink:
+    """W&B and trackio share the same three calls."""
+
+    def __init__(self, module: str, run: Path, settings: Mapping[str, Any]) -> None:
+        try:
+            self._module = __import__(module)
+        except ImportError:
+            raise TbaError(f"metrics.{module} needs the package: pip install 'tba[{module}]'") from None
+        self._module.init(project="tba", name=run.name, config=dict(settings))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._module.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._module.finish()

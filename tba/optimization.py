@@ -1,0 +1,71 @@
+"""AdamW, its learning-rate schedule, and their state as plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, get_scheduler
+
+from tba.config import TrainerConfig
+
+
+class Optimization:
+    def __init__(self, model: PreTrainedModel, config: TrainerConfig) -> None:
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters = list(self._named.values())
+        self._optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=config.learning_rate,
+            betas=(config.adam_beta1, config.adam_beta2),
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self._schedule = _schedule(self._optimizer, config)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate the next step will use."""
+        return float(self._schedule.get_last_lr()[0])
+
+    def step(self) -> None:
+        self._optimizer.step()
+        self._schedule.step()
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimizer's state by parameter name, for safetensors."""
+        return {
+            f"{kind}/{name}": value
+            for name, parameter in self._named.items()
+            for kind, value in self._optimizer.state.get(parameter, {}).items()
+        }
+
+    def schedule_state(self) -> dict[str, Any]:
+        return {k: v for k, v in self._schedule.state_dict().items() if k != "lr_lambdas"}
+
+    def restore(self, tensors: Mapping[str, Tensor], schedule: Mapping[str, Any]) -> None:
+        for key, value in tensors.items():
+            kind, _, name = key.partition("/")
+            self._optimizer.state[self._named[name]][kind] = value.clone()
+        self._schedule.load_state_dict({**schedule, "lr_lambdas": [None]})
+        for group, rate in zip(self._optimizer.param_groups, self._schedule.get_last_lr(), strict=True):
+            group["lr"] = rate
+
+
+def _schedule(optimizer: torch.optim.Optimizer, config: TrainerConfig) -> Any:
+    specific = {}
+    if config.schedule == "warmup_stable_decay":
+        specific = {"num_decay_steps": config.decay_steps or max(1, config.num_steps // 5)}
+    name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
+    return get_scheduler(
+        name,
+        optimizer,
+        num_warmup_steps=config.warmup_steps,
+        num_training_steps=config.num_steps,
+        scheduler_specific_kwargs=specific,
+    )

@@ -1,0 +1,192 @@
+"""Load models, and the log-probability of responses under them.
+
+`token_logprobs` is the only place where log-probabilities are computed, for the policy and for the reference
+alike, so a difference of kernels cannot pose as a difference of models. Generation is not here (`engines/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from tba.attention import SHARED_PROMPT, PackedGroups, supports_shared_prompt
+from tba.batch import PackedTokens, pack, split_by_tokens
+from tba.logits import target_logprobs
+from tba.types import Prompt, Response, TbaError, TokenLogprobs
+
+transformers_logging.disable_progress_bar()
+
+
+def model_directory(path: str) -> str:
+    """The name a user gives to what transformers loads: `arithmetic` is the embedded model."""
+    if path == "arithmetic" and not Path(path).exists():
+        return str(resources.files("tba").joinpath("models", "arithmetic"))
+    return path
+
+
+def load_model(path: str, *, attention: str = "auto", trust_remote_code: bool = False) -> PreTrainedModel:
+    """A causal LM in float32, in evaluation mode (no dropout: trajectory balance needs one density)."""
+    source = model_directory(path)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            source, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise TbaError(f"model {path!r} cannot be loaded: {_first_line(error)}") from error
+    shared = supports_shared_prompt(type(model), config)
+    if attention == "shared" and not shared:
+        raise TbaError(f"model.attention = 'shared' does not fit {type(model).__name__}: use 'padded' or 'auto'")
+    if attention != "padded" and shared:
+        model.set_attn_implementation(SHARED_PROMPT)
+    model.eval()
+    return model
+
+
+def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            model_directory(path), trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise TbaError(f"no tokenizer for model {path!r}: {_first_line(error)}") from error
+    return tokenizer
+
+
+def uses_shared_prompt(model: PreTrainedModel) -> bool:
+    return bool(model.config._attn_implementation == SHARED_PROMPT)
+
+
+def token_logprobs(
+    model: PreTrainedModel,
+    packed: PackedTokens,
+    *,
+    temperature: float = 1.0,
+    chunk_tokens: int = 1024,
+    bf16: bool = False,
+) -> Tensor:
+    """Log-probability of every response token, (T,), at the given temperature.
+
+    With shared attention each prompt is computed once for all its responses; the vocabulary projection touches
+    response positions only, in chunks, so (tokens × vocabulary) is never held.
+    """
+    with _autocast(bf16):
+        if not uses_shared_prompt(model):
+            return _padded_logprobs(model, packed, temperature)
+        hidden_TH = _packed_hidden(model, packed).index_select(0, packed.predictor_T)
+        head = model.get_output_embeddings()
+        return target_logprobs(
+            hidden_TH, head.weight, getattr(head, "bias", None), packed.target_T, temperature, chunk_tokens
+        )
+
+
+def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
+    """One row, no padding: the responses of a group attend to one computation of their prompt."""
+    output = model.get_decoder()(
+        input_ids=packed.tokens_N.unsqueeze(0),
+        position_ids=packed.positions_N.unsqueeze(0),
+        use_cache=False,
+        layout=_layout(packed),
+    )
+    hidden: Tensor = output.last_hidden_state[0]
+    return hidden
+
+
+def _layout(packed: PackedTokens) -> PackedGroups:
+    G, P = packed.prompt_index_GP.shape
+    R, L = packed.response_index_RL.shape
+    prompt_seen_GP = torch.arange(P) < packed.prompt_lengths_G.unsqueeze(1)
+    prompt_seen_RLP = prompt_seen_GP[packed.group_R].unsqueeze(1).expand(R, L, P)
+    own_seen_RLL = torch.ones(L, L, dtype=torch.bool).tril().expand(R, L, L)
+    row_index_N = torch.empty(packed.num_tokens, dtype=torch.long)
+    row_index_N[packed.prompt_index_GP] = torch.arange(G * P).view(G, P)
+    row_index_N[packed.response_index_RL] = G * P + torch.arange(R * L).view(R, L)
+    row_index_N[0] = 0  # padding points at position 0 and has overwritten it
+    return PackedGroups(
+        prompt_index_GP=packed.prompt_index_GP,
+        response_index_RL=packed.response_index_RL,
+        group_R=packed.group_R,
+        mask_RLS=torch.cat([prompt_seen_RLP, own_seen_RLL], dim=2),
+        row_index_N=row_index_N,
+    )
+
+
+def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> Tensor:
+    """The plain forward: every response a row of its own, prompt included, padded to the longest.
+
+    Right for any causal LM, since nothing but its own forward is used. Costs the prompt once per response.
+    """
+    lengths_G = packed.prompt_lengths_G.tolist()
+    prompts = [packed.tokens_N[index[:n]] for index, n in zip(packed.prompt_index_GP, lengths_G, strict=True)]
+    counts_R = torch.bincount(packed.response_T, minlength=packed.num_responses).tolist()
+    targets = packed.target_T.split(counts_R)
+    groups_R = packed.group_R.tolist()
+    rows = [torch.cat([prompts[g], target[:-1]]) for g, target in zip(groups_R, targets, strict=True)]
+    ids_RS = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    seen_RS = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    logits_RSV = model(input_ids=ids_RS, attention_mask=seen_RS, use_cache=False).logits
+    spans = [(r, lengths_G[g] - 1, n) for r, (g, n) in enumerate(zip(groups_R, counts_R, strict=True))]
+    logits_TV = torch.cat([logits_RSV[r, first : first + n] for r, first, n in spans])
+    logprobs_TV = (logits_TV.float() / temperature).log_softmax(dim=-1)
+    return logprobs_TV.gather(1, packed.target_T.unsqueeze(1)).squeeze(1)
+
+
+def _autocast(bf16: bool) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else nullcontext()
+
+
+class Reference:
+    """The frozen model that the policy is held to: what it makes of given responses, with no gradient."""
+
+    def __init__(
+        self, model: PreTrainedModel, *, temperature: float, chunk_tokens: int, bf16: bool, max_tokens: int
+    ) -> None:
+        self._model = model.requires_grad_(False)
+        self._settings = {"temperature": temperature, "chunk_tokens": chunk_tokens, "bf16": bf16}
+        self._max_tokens = max_tokens
+
+    @torch.inference_mode()
+    def token_logprobs(self, answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> list[list[TokenLogprobs]]:
+        """Per prompt and response, the log-probability of each of its tokens."""
+        found: list[list[TokenLogprobs]] = []
+        for part in split_by_tokens(answered, self._max_tokens):
+            packed = pack(part)
+            values = token_logprobs(self._model, packed, **self._settings).float().numpy()  # type: ignore[arg-type]
+            ends = np.cumsum([len(r) for _, responses in part for r in responses])
+            per_response = iter(np.split(values, ends[:-1]))
+            found += [[next(per_response) for _ in responses] for _, responses in part]
+        return found
+
+
+def export_weights(model: PreTrainedModel) -> dict[str, NDArray[np.uint8]]:
+    """Views of the trainable parameters as raw bytes by name; tied ones once."""
+    return {name: _as_bytes(p) for name, p in model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def import_weights(model: PreTrainedModel, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+    """Copy published bytes into the model's own parameters. Names and sizes must agree exactly."""
+    parameters = {name: p for name, p in model.named_parameters() if name in tensors}
+    if parameters.keys() != tensors.keys():
+        raise ValueError(f"published weights do not fit the model: {sorted(tensors.keys() ^ parameters.keys())[:3]}")
+    for name, parameter in parameters.items():
+        parameter.copy_(torch.from_numpy(tensors[name]).view(parameter.dtype).view(parameter.shape))
+
+
+def _as_bytes(parameter: nn.Parameter) -> NDArray[np.uint8]:
+    flat = parameter.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

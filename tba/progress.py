@@ -1,0 +1,74 @@
+"""What a run has reached, gathered from its metrics file as it grows. No terminal in here."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from tba.metrics import FILE
+
+_WINDOW = 20
+
+
+class Progress:
+    """Follows `metrics.jsonl`: each `update` reads the lines that are new."""
+
+    def __init__(self, run: Path, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.step = 0
+        self.elapsed = 0.0
+        self.train: dict[str, Any] = {}
+        self.searchers: dict[str, dict[str, Any]] = {}
+        self.evals: list[tuple[int, float]] = []
+        self.rewards: deque[float] = deque(maxlen=_WINDOW)
+        self.num_failed = 0
+        self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
+        self._path = run / FILE
+        self._offset = self._path.stat().st_size if self._path.exists() else 0
+        self._partial = b""
+
+    def update(self) -> list[dict[str, Any]]:
+        """Take in new records; the ones worth a line of their own (evaluations and events) are returned."""
+        told = []
+        for record in self._new_records():
+            self.elapsed = max(self.elapsed, record["time"])
+            if record["kind"] == "train":
+                self._take_step(record)
+            elif record["kind"] == "search":
+                self.searchers[record["source"].split(".")[0]] = record
+                self.num_failed += record["failed"]
+            else:
+                if record["kind"] == "eval":
+                    self.evals.append((record["step"], record["accuracy"]))
+                told.append(record)
+        return told
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward of the groups drawn in the last steps."""
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        if len(self._step_times) < 2:
+            return None
+        (first, start), (last, end) = self._step_times[0], self._step_times[-1]
+        return (end - start) / max(1, last - first) * (self.num_steps - self.step)
+
+    def _take_step(self, record: dict[str, Any]) -> None:
+        self.step = record["step"]
+        self.train = record
+        self.rewards.append(record["reward"])
+        self._step_times.append((record["step"], record["time"]))
+
+    def _new_records(self) -> list[dict[str, Any]]:
+        if not self._path.exists():
+            return []
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [json.loads(line) for line in lines if line]

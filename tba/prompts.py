@@ -1,0 +1,45 @@
+"""The stream of prompts a Searcher explores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tba.tasks.base import Problem
+
+
+class PromptStream:
+    """All training problems, shuffled anew each epoch, endlessly.
+
+    Every Searcher walks all of them in an order of its own: no prompt belongs to a Searcher, so none is lost with one.
+    The order of an epoch follows from the seed, so the state is two numbers.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: Sequence[int]) -> None:
+        self._problems = problems
+        self._seed = list(seed)
+        self._epoch = -1
+        self._cursor = len(problems)
+        self._order = np.empty(0, dtype=np.int64)
+
+    def take(self, count: int) -> list[Problem]:
+        taken: list[Problem] = []
+        while len(taken) < count:
+            if self._cursor >= len(self._problems):
+                self._start(self._epoch + 1, 0)
+            stop = min(self._cursor + count - len(taken), len(self._problems))
+            taken += [self._problems[i] for i in self._order[self._cursor : stop]]
+            self._cursor = stop
+        return taken
+
+    def state(self) -> dict[str, int]:
+        return {"epoch": self._epoch, "cursor": self._cursor}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self._start(state["epoch"], state["cursor"])
+
+    def _start(self, epoch: int, cursor: int) -> None:
+        self._epoch, self._cursor = epoch, cursor
+        if epoch >= 0:
+            self._order = np.random.default_rng([*self._seed, epoch]).permutation(len(self._problems))

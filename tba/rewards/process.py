@@ -1,0 +1,193 @@
+"""The reward process: user code runs in a child that can be killed, so that it can neither hang nor end the parent.
+
+`serve` is the child; `RewardProcess` is the parent's handle on one. One request is under way at a time, so a process
+that is lost names the group it was lost on. When to start another is the Scorer's business. POSIX only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from multiprocessing.util import Finalize
+from typing import Any
+
+from tba.rewards.functions import names_of, resolve
+from tba.rewards.scoring import FailureKind, ScoreRequest, Scores, score_group
+from tba.types import TbaError
+
+START_SECONDS = 120.0
+"""Limit for starting and importing, apart from the limit for scoring: user modules may load models."""
+STOP_SECONDS = 1.0
+"""An idle child gets this long to end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    name: str
+
+
+class LostProcessError(Exception):
+    """The process hung or died on a request and is of no more use."""
+
+    def __init__(self, kind: FailureKind, function: str, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.function = function
+        self.message = message
+
+
+class RewardProcess:
+    """A child that has the reward functions. Used by one thread; only `kill` may be called from another."""
+
+    def __init__(self, functions: Sequence[str], weights: Sequence[float]) -> None:
+        """Start the child and return at once."""
+        self._functions = functions
+        context = multiprocessing.get_context("spawn")
+        self._connection, childs_end = context.Pipe()
+        # Not a daemon: reward functions may start processes of their own.
+        self._process = context.Process(
+            target=serve, args=(childs_end, tuple(functions), tuple(weights)), name="tba-reward", daemon=False
+        )
+        try:
+            self._process.start()
+        finally:
+            childs_end.close()
+        # Python joins such children when it exits, forever; this ends the child first, and also if the handle is lost.
+        self._end = Finalize(self, _end_process, args=(self._process,), exitpriority=10)
+        self._names: tuple[str, ...] | None = None
+
+    def wait_until_ready(self) -> tuple[str, ...]:
+        """The functions' names for metrics, once all are imported; TbaError if that fails."""
+        if self._names is None:
+            self._names = self._first_message()
+        return self._names
+
+    def score(self, request: ScoreRequest, timeout_seconds: float) -> Scores:
+        """Score one group; raises LostProcessError if the time is over or the child is gone."""
+        deadline = time.monotonic() + timeout_seconds
+        running = ""
+        try:
+            self._connection.send(request)
+            while True:
+                message = self._receive(deadline)
+                if isinstance(message, Scores):
+                    return message
+                running = message.name
+        except TimeoutError:
+            if self._process.exitcode is not None:  # a process it forked may hold the pipe open
+                raise LostProcessError("died", running, self._how_it_ended()) from None
+            raise LostProcessError("timeout", running, f"took more than {timeout_seconds:g} s") from None
+        except (EOFError, OSError):
+            raise LostProcessError("died", running, self._how_it_ended()) from None
+
+    def kill(self) -> None:
+        """End the child and the processes it started, whatever they do."""
+        self._end()
+
+    def stop(self) -> None:
+        """End an idle child, letting it run its exit handlers."""
+        self._connection.close()
+        self._process.join(STOP_SECONDS)
+        self._end()
+
+    def _first_message(self) -> tuple[str, ...]:
+        names = ", ".join(self._functions)
+        try:
+            message = self._receive(time.monotonic() + START_SECONDS)
+        except TimeoutError:
+            raise TbaError(
+                f"the reward process was not ready after {START_SECONDS:g} s: make importing {names} quicker"
+            ) from None
+        except (EOFError, OSError):
+            raise TbaError(
+                f"the reward process {self._how_it_ended()} while importing {names}: its output above says why "
+                "(a script that starts a run needs `if __name__ == '__main__':`)"
+            ) from None
+        if isinstance(message, Refused):
+            raise TbaError(message.message)
+        assert isinstance(message, Ready)
+        return message.names
+
+    def _receive(self, deadline: float) -> Any:
+        if not self._connection.poll(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        return self._connection.recv()
+
+    def _how_it_ended(self) -> str:
+        self._process.join(STOP_SECONDS)  # the pipe closes a moment before the process is gone
+        code = self._process.exitcode
+        if code is None:
+            return "closed its pipe"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _end_process(process: SpawnProcess) -> None:
+    process.kill()
+    # The child leads a process group: what user code started in it goes too.
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.join(STOP_SECONDS)
+
+
+def serve(connection: Connection, functions: Sequence[str], weights: Sequence[float]) -> None:
+    """The child: import, report, then answer requests until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the child
+    _end_with_parent()
+    try:
+        resolved = [resolve(spec) for spec in functions]
+    except TbaError as error:
+        connection.send(Refused(str(error)))
+        return
+    named = dict(zip(names_of(resolved), resolved, strict=True))
+    connection.send(Ready(tuple(named)))
+    # One event loop for life: an async function may keep a client that is bound to its loop.
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                request = connection.recv()
+            except (EOFError, OSError):
+                return
+            scores = score_group(named, weights, request, runner.run, lambda name: connection.send(Running(name)))
+            connection.send(scores)
+
+
+def _end_with_parent() -> None:
+    """See to it that the child's process group dies with the parent, even if user code never yields.
+
+    A thread alone cannot promise that: a regular expression or a large power hangs with the interpreter lock held.
+    On Linux the kernel itself signals the closing of the pipe the parent holds; the thread serves other systems.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    with contextlib.suppress(OSError):  # not every system signals pipes
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def watch() -> None:
+        parent.join()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="tba-parent-watch", daemon=True).start()

@@ -1,0 +1,162 @@
+"""Scores one group: calls the reward functions, checks what they return and adds it up. Starts no process.
+
+A response whose reward cannot be trusted gets None and is dropped by the caller; a failure says why. Nothing a
+reward function returns or raises stops the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tba.rewards.functions import RewardFunction, Run, call, describe
+
+FailureKind = Literal["raised", "timeout", "not_finite", "wrong_length", "died"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """One prompt, its completions, and the columns of its row."""
+
+    prompt_id: str
+    prompt: str | Sequence[Mapping[str, str]]
+    """What the functions see in `prompts`: text, or chat messages."""
+    completions: tuple[str, ...]
+    completion_ids: tuple[tuple[int, ...], ...]
+    columns: Mapping[str, Any]
+    conversational: bool
+    """True: completions reach the functions as lists of one assistant message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why completions of a group were dropped. At most one for each function."""
+
+    prompt_id: str
+    function: str
+    """Name as in the metrics; empty if the process was lost before any function ran."""
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The rewards of one request, in the order of its completions."""
+
+    rewards: tuple[float | None, ...]
+    """The weighted sum; None: drop this one, because a function failed on it or none applied to it."""
+    parts: tuple[tuple[float, ...], ...]
+    """For each completion what each function gave, unweighted; NaN where it gave None or failed."""
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What one function made of a group."""
+
+    values: tuple[float, ...]
+    """NaN where it gave None or failed."""
+    trusted: tuple[bool, ...]
+    """False: the completion must be dropped."""
+    failure: Failure | None = None
+
+
+def score_group(
+    functions: Mapping[str, RewardFunction],
+    weights: Sequence[float],
+    request: ScoreRequest,
+    run: Run = asyncio.run,
+    announce: Callable[[str], None] = lambda name: None,
+) -> Scores:
+    """Run every function on the group. `announce` hears the name of each before it runs."""
+    verdicts = []
+    for name, function in functions.items():
+        announce(name)
+        verdicts.append(_ask(name, function, request, run))
+    failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
+    # Transposed by index, so that a group without completions is not a special case.
+    indices = range(len(request.completions))
+    parts = tuple(tuple(verdict.values[i] for verdict in verdicts) for i in indices)
+    trusted = [all(verdict.trusted[i] for verdict in verdicts) for i in indices]
+    totals = [_total(part, weights) if ok else None for part, ok in zip(parts, trusted, strict=True)]
+    if any(total is not None and not math.isfinite(total) for total in totals):
+        failures.append(Failure(request.prompt_id, "+".join(functions), "not_finite", "the weighted sum overflows"))
+    rewards = tuple(total if total is not None and math.isfinite(total) else None for total in totals)
+    return Scores(rewards, parts, tuple(failures))
+
+
+def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> Scores:
+    """The scores of a group that was lost as a whole."""
+    count = len(request.completions)
+    return Scores((None,) * count, ((math.nan,) * num_functions,) * count, (failure,))
+
+
+def keywords_for(request: ScoreRequest) -> dict[str, Any]:
+    """TRL's keywords: lists with one entry for each completion, columns repeated."""
+    count = len(request.completions)
+    completions: list[Any] = list(request.completions)
+    if request.conversational:
+        completions = [[{"role": "assistant", "content": text}] for text in request.completions]
+    return {
+        **{name: [value] * count for name, value in request.columns.items()},
+        "prompts": [request.prompt] * count,
+        "completions": completions,
+        "completion_ids": [list(ids) for ids in request.completion_ids],
+    }
+
+
+def _ask(name: str, function: RewardFunction, request: ScoreRequest, run: Run) -> _Verdict:
+    count = len(request.completions)
+
+    def failed(kind: FailureKind, message: str) -> _Verdict:
+        return _Verdict((math.nan,) * count, (False,) * count, Failure(request.prompt_id, name, kind, message))
+
+    try:
+        # Built anew for each function: one that edits its lists cannot mislead the next.
+        result = call(function, keywords_for(request), run)
+        if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
+            return failed("wrong_length", f"returned {type(result).__name__}, not a list of {count} numbers")
+        returned = list(result)
+    except Exception as error:  # the user's code: whatever it raises costs this group and no more
+        return failed("raised", describe(error))
+    if len(returned) != count:
+        return failed("wrong_length", f"returned {len(returned)} values for {count} completions")
+    return _check_values(name, request.prompt_id, returned)
+
+
+def _check_values(name: str, prompt_id: str, returned: Sequence[Any]) -> _Verdict:
+    values = tuple(math.nan if value is None else _as_float(value) for value in returned)
+    trusted = tuple(value is None or math.isfinite(number) for value, number in zip(returned, values, strict=True))
+    bad = [i for i, ok in enumerate(trusted) if not ok]
+    if not bad:
+        return _Verdict(values, trusted)
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    message = f"gave {_short(returned[bad[0]])} for completion {bad[0]}{more}: not a finite number"
+    finite = tuple(value if math.isfinite(value) else math.nan for value in values)
+    return _Verdict(finite, trusted, Failure(prompt_id, name, "not_finite", message))
+
+
+def _as_float(value: Any) -> float:
+    """Any number as a float: bool, int, NumPy and torch scalars. NaN for what is not a number."""
+    if isinstance(value, str | bytes):
+        return math.nan
+    try:
+        return float(value)
+    except Exception:  # the user's object: its conversion may raise anything
+        return math.nan
+
+
+def _short(value: Any) -> str:
+    try:
+        return " ".join(repr(value).split())[:80]
+    except Exception:  # the user's object again
+        return f"a {type(value).__name__}"
+
+
+def _total(part: Sequence[float], weights: Sequence[float]) -> float | None:
+    """The weighted sum of what applies; None if nothing does."""
+    terms = [weight * value for value, weight in zip(part, weights, strict=True) if not math.isnan(value)]
+    return sum(terms) if terms else None

@@ -1,0 +1,71 @@
+"""The folder of a run: made once, never written over by accident."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tba.config import EMBEDDED_MODEL, Config, embedded_settings, parse_config, to_toml
+from tba.types import TbaError
+
+CONFIG = "config.toml"
+
+
+def create_run(config: Config, *, overwrite: bool) -> Path:
+    """Make the folder and write the resolved settings into it. An existing run is refused, or replaced if asked."""
+    name = config.run.name or f"{config.task.kind}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if Path(name).name != name or name in (".", ".."):
+        raise TbaError(f"run.name = {name!r} must be a plain folder name; use run.root for the path")
+    run = Path(config.run.root) / name
+    if run.exists():
+        if not overwrite:
+            raise TbaError(f"{run} exists already: add --resume {run} to continue it, --overwrite, or another run.name")
+        if not (run / CONFIG).is_file() and any(run.iterdir()):
+            raise TbaError(f"{run} is not a run, so --overwrite does not remove it: choose another run.name")
+        shutil.rmtree(run)
+    try:
+        run.mkdir(parents=True)
+        (run / CONFIG).write_text(to_toml(config), "utf-8")
+    except OSError as error:
+        raise TbaError(f"cannot make the run folder {run}: {error.strerror}; choose another run.root") from None
+    return run
+
+
+def read_run_config(run: Path) -> Config:
+    return parse_config(_settings(run), {})
+
+
+def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
+    """The settings of a run that is resumed, with changes written back. What the data so far rests on stays fixed."""
+    config = parse_config(_settings(run), overrides)
+    before = read_run_config(run)
+    for fixed in ("model.path", "task", "run.name", "run.root", "run.seed", "run.launcher", "engine.temperature"):
+        section, _, key = fixed.partition(".")
+        old, new = getattr(before, section), getattr(config, section)
+        if (getattr(old, key) != getattr(new, key)) if key else old != new:
+            raise TbaError(f"{fixed} cannot change when a run is resumed: start a new run")
+    if config != before:
+        (run / CONFIG).write_text(to_toml(config), "utf-8")
+    return config
+
+
+def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
+    """Settings to evaluate a model with: those of the run it is a checkpoint of, or of the demo, or the defaults."""
+    runs = [parent for parent in Path(model).resolve().parents if (parent / CONFIG).is_file()]
+    if runs:
+        base = _settings(runs[0])
+    else:
+        base = embedded_settings() if model == EMBEDDED_MODEL else {}
+    base["model"] = {**(base["model"] if isinstance(base.get("model"), dict) else {}), "path": model}
+    return parse_config(base, overrides)
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((run / CONFIG).read_text("utf-8"))
+    except FileNotFoundError:
+        raise TbaError(f"{run} is not a run: there is no {CONFIG} in it") from None

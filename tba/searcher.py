@@ -1,0 +1,252 @@
+"""The Searcher: explores with slightly stale weights. One loop; it knows nothing of the Trainer but two channels."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tba.activity import Activity
+from tba.channels.base import GroupSender, WeightSubscriber
+from tba.engines.base import Engine
+from tba.policy import Reference
+from tba.prompts import PromptStream
+from tba.rewards.scorer import Scorer, Scores
+from tba.tasks.base import Problem
+from tba.types import Group, Report, Response, TbaError, TokenLogprobs, Trajectory
+
+REPORT_SECONDS = 1.0
+MAX_EVENTS_PER_BATCH = 5
+GIVE_UP_AFTER = 64
+"""Groups in a row without one usable reward after which the reward function, not the model, is at fault."""
+_POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A batch between generation and its scores."""
+
+    problems: Sequence[Problem]
+    responses: list[list[Response]]
+    reference: list[list[TokenLogprobs]]
+
+
+class Searcher:
+    """Takes prompts, generates, scores, adds the reference's view, hands groups up, and takes newer weights.
+
+    `budget` is the number of groups to hand up per version of the weights, then it waits for the next: that is
+    synchronous mode. Without a budget it waits for nobody; scores of one batch may arrive while the next is
+    generated.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        engine: Engine,
+        reference: Reference,
+        scorer: Scorer,
+        prompts: PromptStream,
+        weights: WeightSubscriber,
+        groups: GroupSender,
+        num_responses: int,
+        prompts_per_batch: int,
+        activity: Activity,
+        in_flight_updates: bool = False,
+        budget: int | None = None,
+        evaluate: Callable[[], Mapping[str, Any]] | None = None,
+        evaluation_period: int = 0,
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.reference = reference
+        self.scorer = scorer
+        self.prompts = prompts
+        self.weights = weights
+        self.groups = groups
+        self.num_responses = num_responses
+        self.prompts_per_batch = prompts_per_batch
+        self.activity = activity
+        self.in_flight_updates = in_flight_updates
+        self.budget = budget
+        self.evaluate = evaluate
+        self.evaluation_period = evaluation_period
+        self.evaluated: int | None = None
+        self.serial = 0
+        self._handed_up = 0
+        self._pending: deque[Searched] = deque()
+        self._fruitless = 0
+        self._tally: Counter[str] = Counter()
+        self._reported = time.monotonic()
+
+    def run(self) -> None:
+        """Explore until the Trainer is done. Waits only in synchronous mode, for the next weights."""
+        while not self.weights.closed:
+            self.take_weights()
+            if self.budget is not None and self._handed_up >= self.budget:
+                with self.activity("wait", "for the Trainer's next weights"):
+                    time.sleep(_POLL_SECONDS)
+            else:
+                self.search()
+        self.finish()
+
+    def run_round(self) -> None:
+        """One version's worth of exploration, to its end: the inline launcher's turn of this Searcher."""
+        self._handed_up = 0
+        self.take_weights()
+        while self.budget is not None and self._handed_up < self.budget:
+            self.search()
+        self._report(now=True)
+
+    def take_weights(self) -> None:
+        """Load newer weights if there are any, and evaluate them if that is due."""
+        self._load_newer()
+        version = self.engine.version
+        if self.evaluate is None or self.evaluation_period == 0:
+            return
+        if self.evaluated is None or version // self.evaluation_period > self.evaluated // self.evaluation_period:
+            self._evaluate()
+
+    def search(self) -> None:
+        """Explore one batch of prompts."""
+        count = self.prompts_per_batch
+        if self.budget is not None:
+            count = min(count, self.budget - self._handed_up)
+        problems = self.prompts.take(count)
+        with self.activity("generate", f"{len(problems)} prompts × {self.num_responses}"):
+            between_steps = self._load_newer if self.in_flight_updates else None
+            responses = self.engine.generate(
+                [p.prompt for p in problems], self.num_responses, between_steps=between_steps
+            )
+        self.scorer.submit([p.request(r) for p, r in zip(problems, responses, strict=True)])
+        with self.activity("reference"):
+            answered = [(p.prompt, r) for p, r in zip(problems, responses, strict=True)]
+            reference = self.reference.token_logprobs(answered)
+        self._pending.append(Searched(problems, responses, reference))
+        # Scores that are slower than the reference model may arrive during the next generation, but no later.
+        while self._pending and (self.budget is not None or len(self._pending) > 1 or self.scorer.ready()):
+            self._hand_up(self._pending.popleft())
+        self._report()
+
+    def finish(self) -> None:
+        """The Trainer is done: evaluate its last weights, if it ended well."""
+        self._load_newer()
+        if self.evaluate is not None and self.weights.finished and self.evaluated != self.engine.version:
+            self._evaluate()
+        self._report(now=True)
+
+    def state(self) -> dict[str, Any]:
+        """What repeats this Searcher from here on, given the weights."""
+        return {
+            "prompts": self.prompts.state(),
+            "engine": self.engine.state(),
+            "serial": self.serial,
+            "evaluated": self.evaluated,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.prompts.restore(state["prompts"])
+        self.engine.restore(state["engine"])
+        self.serial = state["serial"]
+        self.evaluated = state["evaluated"]
+
+    def _load_newer(self) -> None:
+        with self.activity("load", "newer weights"):
+            update = self.weights.newer_than(self.engine.version)
+            if update is not None:
+                self.engine.load(update)
+                self._handed_up = 0
+                self.activity.note(version=update.version)
+
+    def _evaluate(self) -> None:
+        assert self.evaluate is not None
+        with self.activity("evaluate", f"version {self.engine.version}"):
+            values = self.evaluate()
+            self.evaluated = self.engine.version
+            self.groups.send(Report("eval", self.name, {"version": self.engine.version, **values}))
+
+    def _hand_up(self, batch: Searched) -> None:
+        with self.activity("score", "rewards of the last batch"):
+            all_scores = self.scorer.collect()
+        num_events = 0
+        for problem, responses, reference, scores in zip(
+            batch.problems, batch.responses, batch.reference, all_scores, strict=True
+        ):
+            self._count(responses, reference, scores)
+            for failure in scores.failures[: MAX_EVENTS_PER_BATCH - num_events]:
+                num_events += 1
+                values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}
+                self.groups.send(Report("event", self.name, values | {"why": failure.kind, "message": failure.message}))
+            trajectories = _scored(responses, reference, scores)
+            # A single trajectory has nothing to be compared with.
+            if len(trajectories) < 2:
+                self._tally["groups_dropped"] += 1
+                self._give_up_if_fruitless(scores)
+                continue
+            self._fruitless = 0
+            self._handed_up += 1
+            self.serial += 1
+            with self.activity("send", "groups to the Trainer"):
+                self.groups.send(Group(problem.prompt, trajectories, self.name, self.serial))
+
+    def _give_up_if_fruitless(self, scores: Scores) -> None:
+        self._fruitless += 1
+        if self._fruitless >= GIVE_UP_AFTER:
+            why = f": {scores.failures[0].function}: {scores.failures[0].message}" if scores.failures else ""
+            raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; mend the reward function{why}")
+
+    def _count(self, responses: Sequence[Response], reference: Sequence[TokenLogprobs], scores: Scores) -> None:
+        tally = self._tally
+        tally["groups"] += 1
+        tally["responses"] += len(responses)
+        tally["tokens"] += sum(len(r) for r in responses)
+        tally["finished"] += sum(r.finished for r in responses)
+        rewards = [reward for reward in scores.rewards if reward is not None]
+        tally["scored"] += len(rewards)
+        tally["failed"] += len(responses) - len(rewards)
+        tally["reward"] += sum(rewards)  # type: ignore[assignment]
+        log_ratios = [r.logprob - float(ref.sum(dtype=np.float64)) for r, ref in zip(responses, reference, strict=True)]
+        tally["log_ratio"] += sum(log_ratios)  # type: ignore[assignment]
+        for name, values in zip(self.scorer.names, zip(*scores.parts, strict=True), strict=False):
+            tally[f"rewards/{name}"] += float(np.nansum(values))  # type: ignore[assignment]
+
+    def _report(self, now: bool = False) -> None:
+        """Send what has been counted since the last report, at most once a second."""
+        tally, seconds = self._tally, time.monotonic() - self._reported
+        if not tally or (seconds < REPORT_SECONDS and not now):
+            return
+        scored, responses = max(1, tally["scored"]), max(1, tally["responses"])
+        values: dict[str, Any] = {
+            "searcher": self.name,
+            "version": self.engine.version,
+            "groups": tally["groups"],
+            "groups_dropped": tally["groups_dropped"],
+            "tokens": tally["tokens"],
+            "tokens_per_second": tally["tokens"] / max(seconds, 1e-9),
+            "reward": tally["reward"] / scored,
+            # Responses are samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).
+            "kl": tally["log_ratio"] / responses,
+            "failed": tally["failed"],
+            "completions/mean_length": tally["tokens"] / responses,
+            "completions/clipped_ratio": 1 - tally["finished"] / responses,
+        }
+        values |= {f"{k}/mean": v / scored for k, v in tally.items() if k.startswith("rewards/")}
+        values |= {f"seconds/{kind}": round(spent, 3) for kind, spent in self.activity.seconds().items()}
+        self.groups.send(Report("search", self.name, values))
+        self._tally = Counter()
+        self._reported = time.monotonic()
+
+
+def _scored(
+    responses: Sequence[Response], reference: Sequence[TokenLogprobs], scores: Scores
+) -> tuple[Trajectory, ...]:
+    """Responses with a usable reward become trajectories; the others end here, already counted."""
+    return tuple(
+        Trajectory(response, reward, parts, logprobs)
+        for response, reward, parts, logprobs in zip(responses, scores.rewards, scores.parts, reference, strict=True)
+        if reward is not None
+    )

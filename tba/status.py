@@ -1,0 +1,69 @@
+"""`tba status RUN`: what each process is doing now, what it waits for, and whether it is still there."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tba.activity import read_activities
+from tba.metrics import read_metrics
+from tba.runs import read_run_config
+from tba.types import TbaError
+
+_WAITING = {
+    "fill": "waits for Searchers: the first groups",
+    "wait": "waits",
+    "finish": "ends the run",
+    "score": "waits for the reward function",
+    "send": "waits for the Trainer to take groups",
+}
+
+
+def show_status(run: Path) -> int:
+    """Print the table. Exit code 0 if the run is going or has finished, 1 if it stopped before its last step."""
+    config = read_run_config(run)
+    records = read_metrics(run)
+    activities = read_activities(run)
+    if not activities:
+        raise TbaError(f"{run} has not started any process yet")
+    steps = [r["step"] for r in records if r["kind"] == "train"]
+    evals = [r for r in records if r["kind"] == "eval"]
+    alive = {a["process"]: _is_alive(a["pid"]) for a in activities}
+    step, last = (steps[-1] if steps else 0), config.trainer.num_steps
+    state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
+    console = Console(highlight=False)
+    accuracy = f", held-out accuracy {evals[-1]['accuracy']:.3f} at step {evals[-1]['step']}" if evals else ""
+    console.print(f"[bold]{run}[/]: {state}, step {step} of {last}{accuracy}")
+    table = Table("process", "pid", "now", "for", "holds")
+    for activity in activities:
+        table.add_row(*_row(activity, alive[activity["process"]]))
+    console.print(table)
+    if state == "stopped":
+        console.print(f"Resume with: tba train --resume {run}")
+    return 1 if state == "stopped" else 0
+
+
+def _row(activity: dict[str, Any], alive: bool) -> tuple[str, str, str, str, str]:
+    doing = _WAITING.get(activity["doing"], activity["doing"])
+    now = f"{doing} {activity['detail']}".strip() if alive else f"not running (last: {doing})"
+    seconds = f"{time.time() - activity['since']:.1f} s" if alive else ""
+    holds = f"step {activity['step']}" if "step" in activity else ""
+    holds = f"weights of step {activity['version']}" if "version" in activity else holds
+    return activity["process"], str(activity["pid"]), now, seconds, holds
+
+
+def _is_alive(pid: int) -> bool:
+    """Alive, and still ours: a process id may have been given to another program since."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:
+        return b"multiprocessing" in (command := Path(f"/proc/{pid}/cmdline").read_bytes()) or b"tba" in command
+    except OSError:
+        return True  # no /proc on this system: believe the process table

@@ -1,0 +1,100 @@
+"""A run in one flat record, computed from its metrics: the one source of the end table and of `tba compare`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tba.metrics import read_metrics
+
+FILE = "summary.json"
+REWARD_WINDOW = 10
+"""Training reward at the start and the end is the mean over this many steps."""
+
+
+def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    train = [r for r in records if r["kind"] == "train"]
+    search = [r for r in records if r["kind"] == "search"]
+    evals = sorted((r for r in records if r["kind"] == "eval"), key=lambda r: r["step"])
+    events = Counter(r.get("event") for r in records if r["kind"] == "event")
+    wall = max((r["time"] for r in records), default=0.0)
+    counts: Counter[int] = Counter()
+    for record in train:
+        counts.update({int(k): v for k, v in record["staleness/counts"].items()})
+    waited, published = _shares(train)
+    return {
+        "accuracy_first": evals[0]["accuracy"] if evals else None,
+        "accuracy_last": evals[-1]["accuracy"] if evals else None,
+        "accuracy_last_se": evals[-1]["accuracy_se"] if evals else None,
+        "accuracy_best": max((e["accuracy"] for e in evals), default=None),
+        "reward_first": _mean([r["reward"] for r in train[:REWARD_WINDOW]]),
+        "reward_last": _mean([r["reward"] for r in train[-REWARD_WINDOW:]]),
+        "kl_last": search[-1]["kl"] if search else None,
+        "steps": train[-1]["step"] if train else 0,
+        "wall_seconds": round(wall, 3),
+        "tokens_generated": sum(r["tokens"] for r in search),
+        "tokens_trained": train[-1]["num_tokens"] if train else 0,
+        "tokens_generated_per_second": _rate(sum(r["tokens"] for r in search), wall),
+        "tokens_trained_per_second": _rate(train[-1]["num_tokens"] if train else 0, wall),
+        "trainer_wait_fraction": waited,
+        "publish_fraction": published,
+        "searcher_wait_fraction": _searcher_wait(search),
+        "staleness_p50": _quantile(counts, 0.5),
+        "staleness_p90": _quantile(counts, 0.9),
+        "staleness_max": max(counts, default=0),
+        "rewards_failed": sum(r["failed"] for r in search),
+        "groups_dropped": sum(r["groups_dropped"] for r in search),
+        "searchers_restarted": events["searcher_restarted"],
+    }
+
+
+def write_summary(run: Path) -> dict[str, Any]:
+    summary = summarise(read_metrics(run))
+    partial = run / f".{FILE}.partial"
+    partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    os.replace(partial, run / FILE)
+    return summary
+
+
+def _shares(train: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None]:
+    """The Trainer's time from the first step to the last spent waiting, and publishing. Each process counts anew."""
+    waited = published = total = 0.0
+    for before, after in pairwise(train):
+        spent = {k: v - before.get(k, 0.0) for k, v in after.items() if k.startswith("seconds/")}
+        if any(seconds < 0 for seconds in spent.values()):
+            continue  # the run was resumed in between
+        waited += spent.get("seconds/wait", 0.0) + spent.get("seconds/search", 0.0)
+        published += spent.get("seconds/publish", 0.0)
+        total += sum(spent.values())
+    return (round(waited / total, 5), round(published / total, 5)) if total else (None, None)
+
+
+def _searcher_wait(search: Sequence[Mapping[str, Any]]) -> float | None:
+    """Share of the Searchers' time spent waiting: for weights, or for a Trainer that does not take groups."""
+    last = {(r["source"], r.get("incarnation")): r for r in search}
+    total = sum(v for r in last.values() for k, v in r.items() if k.startswith("seconds/"))
+    waited = sum(r.get("seconds/wait", 0.0) + r.get("seconds/send", 0.0) for r in last.values())
+    return round(waited / total, 5) if total else None
+
+
+def _quantile(counts: Mapping[int, int], share: float) -> int:
+    """The smallest staleness that at least `share` of the drawn trajectories do not exceed."""
+    total, seen = sum(counts.values()), 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= share * total:
+            return value
+    return 0
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _rate(amount: float, seconds: float) -> float | None:
+    return round(amount / seconds, 1) if seconds else None

@@ -1,0 +1,311 @@
+"""The Trainer: learns without pause from the replay buffer. One loop; of Searchers it knows two channels only."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import clip_grad_norm_
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from tba.activity import Activity
+from tba.batch import Batch, collate, micro_batches
+from tba.buffer.log import RolloutLog
+from tba.buffer.replay import ReplayBuffer
+from tba.buffer.sampling import draw
+from tba.channels.base import GroupReceiver, Message, WeightPublisher
+from tba.checkpoint import Checkpoint, save_checkpoint
+from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
+from tba.metrics import Metrics
+from tba.objectives import Loss, Objective
+from tba.optimization import Optimization
+from tba.policy import export_weights, token_logprobs
+from tba.schedules import beta_at
+from tba.staleness import residuals_by_staleness, staleness_metrics
+from tba.summary import write_summary
+from tba.types import Group
+
+
+class Trainer:
+    """Draws groups, steps, and every `sync_period` steps merges what Searchers collected and publishes its weights.
+
+    After the first fill it waits for nobody, unless a staleness limit (synchronous mode is limit 0) leaves nothing
+    fresh enough to draw.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: Path,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        objective: Objective,
+        buffer: ReplayBuffer,
+        log: RolloutLog,
+        weights: WeightPublisher,
+        groups: GroupReceiver,
+        metrics: Metrics,
+        activity: Activity,
+        config: TrainerConfig,
+        model_config: ModelConfig,
+        buffer_config: BufferConfig,
+        objective_config: ObjectiveConfig,
+        checkpoint_config: CheckpointConfig,
+        temperature: float,
+        seed: int,
+        stop_at_sync: bool = False,
+        searcher_states: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        self.run_path = run
+        self.model = model
+        self.tokenizer = tokenizer
+        self.objective = objective
+        self.buffer = buffer
+        self.log = log
+        self.weights = weights
+        self.groups = groups
+        self.metrics = metrics
+        self.activity = activity
+        self.config = config
+        self.model_config = model_config
+        self.buffer_config = buffer_config
+        self.objective_config = objective_config
+        self.checkpoint_config = checkpoint_config
+        self.temperature = temperature
+        self.rng = np.random.default_rng([seed, 1])
+        self.stop_at_sync = stop_at_sync
+        self.searcher_states = searcher_states
+        self.optimization = Optimization(model, config)
+        self.step = 0
+        self.tokens_trained = 0
+        self.stop_requested = False
+        self._saved = self._published = -1
+        self._num_merged = 0
+        self._groups_by_version: Counter[int] = Counter()
+
+    def run(self) -> None:
+        """Train to the last step, or until asked to stop. Waits for Searchers only to fill the buffer."""
+        self.publish()
+        self.fill()
+        while self.step < self.config.num_steps and not self._stopping():
+            started = time.monotonic()
+            metrics = self.train_step(self.draw())
+            self.record(metrics, time.monotonic() - started)
+            if self.step % self.config.sync_period == 0:
+                self.sync()
+        self.finish()
+
+    def fill(self) -> None:
+        """Collect groups before the first step, so that the first draws have something to choose from."""
+        with self.activity("fill", f"waits for the first {self.config.first_fill} groups"):
+            while self._num_merged < self.config.first_fill and not self.stop_requested:
+                self.merge(wait=True)
+
+    def draw(self) -> list[Group]:
+        """Groups for one step: from the buffer as it is, or, under a staleness limit, once it is fresh enough."""
+        limit = self.config.staleness_limit
+        if limit is not None:
+            self.buffer.evict_before(self.step - limit)
+            with self.activity("wait", f"for groups of version {self.step - limit} or newer"):
+                while self._num_fresh(limit) < self.config.num_groups and not self.stop_requested:
+                    self.merge(wait=True)
+                    self.buffer.evict_before(self.step - limit)
+        with self.activity("draw"):
+            return draw(
+                self.buffer,
+                num_groups=self.config.num_groups,
+                group_size=self.config.group_size,
+                recent_fraction=self.buffer_config.recent_fraction,
+                uniform_fraction=self.buffer_config.uniform_fraction,
+                inverse_temperature=self.buffer_config.inverse_temperature,
+                rng=self.rng,
+            )
+
+    def train_step(self, groups: Sequence[Group]) -> dict[str, Any]:
+        """One optimizer step on these groups; the numbers that describe it."""
+        beta = beta_at(self.step + 1, self.objective_config, self.config.num_steps)
+        results: list[tuple[Batch, Loss]] = []
+        for part in micro_batches(groups, self.config.micro_batch_tokens):
+            with self.activity("collate"):
+                batch = collate(part)
+            with self.activity("compute", f"step {self.step + 1}"):
+                loss = self._loss(batch, beta)
+                (loss.value * (len(part) / len(groups))).backward()
+            results.append((batch, loss))
+        with self.activity("optimize"):
+            grad_norm = float(clip_grad_norm_(self.optimization.parameters, self.config.max_grad_norm))
+            learning_rate = self.optimization.learning_rate
+            if math.isfinite(grad_norm):
+                self.optimization.step()
+            else:
+                self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
+            self.optimization.zero_grad()
+        self.step += 1
+        self.activity.note(step=self.step)
+        metrics = _step_metrics(results, groups, version=self.step - 1)
+        self.tokens_trained += metrics["tokens"]
+        return metrics | {
+            "beta": beta,
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+            "num_tokens": self.tokens_trained,
+        }
+
+    def sync(self) -> None:
+        """Merge what the Searchers have collected, then publish. Checkpoints fall on syncs: a resume starts at one."""
+        self.merge()
+        self.publish()
+        period = self.checkpoint_config.period
+        if period and self.step // period > max(self._saved, 0) // period:
+            self.save()
+
+    def merge(self, wait: bool = False) -> None:
+        """Groups that have arrived go to the log, then into the buffer; reports go to the metrics."""
+        messages = self.groups.receive(wait)
+        with self.activity("merge"):
+            groups = self.log.append([message for message in messages if isinstance(message, Group)])
+            self._add_to_buffer(groups)
+            self._write_reports(messages)
+
+    def publish(self) -> None:
+        with self.activity("publish", f"version {self.step}"):
+            self.weights.publish(self.step, export_weights(self.model))
+            self._published = self.step
+
+    def record(self, metrics: Mapping[str, Any], seconds: float) -> None:
+        with self.activity("log"):
+            spent = {f"seconds/{kind}": round(s, 4) for kind, s in self.activity.seconds().items()}
+            held = {
+                "buffer/size": len(self.buffer),
+                "buffer/prompts": self.buffer.num_prompts,
+                "buffer/duplicates": self.buffer.num_duplicates,
+                "buffer/evicted": self.buffer.num_evicted,
+            }
+            self.metrics.write("train", self.step, {**metrics, "step_time": round(seconds, 4), **held, **spent})
+
+    def save(self) -> Checkpoint:
+        """Write a checkpoint. The buffer is not in it: a position in the rollout log is."""
+        with self.activity("checkpoint", f"step {self.step}"):
+            self.log.compact()
+            state = {
+                "step": self.step,
+                "tokens_trained": self.tokens_trained,
+                "elapsed": self.metrics.elapsed,
+                "log_position": self.log.position,
+                "draw_state": self.buffer.draw_state(),
+                "rng": self.rng.bit_generator.state,
+                "schedule": self.optimization.schedule_state(),
+                "searchers": self.searcher_states(),
+            }
+            checkpoint = save_checkpoint(
+                self.run_path,
+                self.step,
+                save_model=self._save_model,
+                tensors=self.optimization.tensors(),
+                state=state,
+                keep_last=self.checkpoint_config.keep_last,
+            )
+            self._saved = self.step
+            return checkpoint
+
+    def restore(self, checkpoint: Checkpoint, *, keep_tail: bool) -> None:
+        """Continue from a checkpoint whose model this Trainer was built with.
+
+        What was merged after it is in the log too. With `keep_tail` it enters the buffer: off-policy data stays
+        sound. Without, it is set aside, because a deterministic launcher will make the very same groups again.
+        """
+        state = checkpoint.state()
+        self.step = self._saved = state["step"]
+        self.tokens_trained = state["tokens_trained"]
+        self.rng.bit_generator.state = state["rng"]
+        self.optimization.restore(checkpoint.tensors(), state["schedule"])
+        if not keep_tail:
+            self.log.set_aside_after(state["log_position"])
+        for groups in self.log.read(stop=state["log_position"]):
+            self._add_to_buffer(groups)
+        limit = self.config.staleness_limit
+        if limit is not None:
+            self.buffer.evict_before(self.step - limit)
+        self.buffer.restore_draw_state(state["draw_state"])
+        for groups in self.log.read(start=state["log_position"]):
+            self._add_to_buffer(groups)
+        self.metrics.write("event", self.step, {"event": "resumed", "checkpoint": checkpoint.path.name})
+
+    def finish(self) -> None:
+        """Save, publish the last weights, let Searchers evaluate them, and collect what they still report."""
+        if self._saved != self.step:
+            self.save()
+        if self._published != self.step:
+            self.publish()
+        finished = self.step >= self.config.num_steps
+        self.weights.close(finished)
+        with self.activity("finish", "waits for the last evaluation" if finished else "waits for Searchers to end"):
+            self._write_reports(self.groups.drain())
+        self.metrics.close()
+        write_summary(self.run_path)
+
+    def _loss(self, batch: Batch, beta: float) -> Loss:
+        logprobs_T = token_logprobs(
+            self.model,
+            batch.packed,
+            temperature=self.temperature,
+            chunk_tokens=self.model_config.logit_chunk_tokens,
+            bf16=self.model_config.precision == "bfloat16",
+        )
+        return self.objective(batch.sum_by_trajectory(logprobs_T), batch.reference_GK, batch.reward_GK, beta=beta)
+
+    def _stopping(self) -> bool:
+        return self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
+
+    def _num_fresh(self, limit: int) -> int:
+        for version in [v for v in self._groups_by_version if v < self.step - limit]:
+            del self._groups_by_version[version]
+        return self._groups_by_version.total()
+
+    def _add_to_buffer(self, groups: Sequence[Group]) -> None:
+        self.buffer.extend(groups)
+        self._num_merged += len(groups)
+        for group in groups:
+            self._groups_by_version[min(t.version for t in group.trajectories)] += 1
+
+    def _write_reports(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if not isinstance(message, Group):
+                step = message.values["version"] if message.kind == "eval" else self.step
+                self.metrics.write(message.kind, step, {"source": message.source, **message.values})
+
+    def _save_model(self, path: Path) -> None:
+        self.model.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+
+
+def _step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group], version: int) -> dict[str, Any]:
+    """Averages over the groups of a step, however they were split into passes."""
+    weights = [batch.shape[0] / len(groups) for batch, _ in results]
+    mean = {
+        name: sum(w * float(loss.metrics[name]) for w, (_, loss) in zip(weights, results, strict=True))
+        for name in results[0][1].metrics
+    }
+    reward_GK = torch.cat([batch.reward_GK for batch, _ in results])
+    advantage_GK = torch.cat([loss.advantage_GK for _, loss in results])
+    staleness_GK = version - torch.cat([batch.version_GK for batch, _ in results])
+    lengths = [len(t.response) for group in groups for t in group.trajectories]
+    spread_G = reward_GK.std(dim=1)
+    return {
+        "loss": sum(w * float(loss.value.detach()) for w, (_, loss) in zip(weights, results, strict=True)),
+        "reward": float(reward_GK.mean()),
+        "reward_std": float(spread_G.mean()),
+        "frac_reward_zero_std": float((spread_G < 1e-8).float().mean()),
+        **mean,
+        "tokens": sum(lengths),
+        "completions/mean_length": float(np.mean(lengths)),
+        "completions/max_length": max(lengths),
+        **staleness_metrics(staleness_GK),
+        **residuals_by_staleness(advantage_GK, staleness_GK),
+    }

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from buffer_cases import assert_frequencies, group, plackett_luce, rewarded, trajectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tba.buffer.gumbel import block_top_k, conditional_gumbels, gumbel_top_k, gumbels, log_sum_exp
+from tba.buffer.replay import ReplayBuffer
+from tba.buffer.sampling import draw
+from tba.types import Group
+
+NUM_DRAWS = 8_000
+
+
+def draws(buffer: ReplayBuffer, rng: np.random.Generator | None = None, **settings: Any) -> list[Group]:
+    defaults = {"num_groups": 8, "group_size": 2, "recent_fraction": 0.0, "uniform_fraction": 0.5}
+    rng = rng or np.random.default_rng(0)
+    return draw(buffer, rng=rng, **{**defaults, "inverse_temperature": 1.0, **settings})
+
+
+def mixture(rewards: list[float], u: float, inverse_temperature: float = 1.0) -> list[float]:
+    weights = np.exp(inverse_temperature * np.array(rewards))
+    p = (1 - u) * weights / weights.sum() + u / len(rewards)
+    return [float(x) for x in p]
+
+
+def order_counts(groups: list[Group], rewards: list[float]) -> Counter[Any]:
+    """How often each ordered draw came, by the (distinct) rewards."""
+    return Counter(tuple(rewards.index(t.reward) for t in g.trajectories) for g in groups)
+
+
+# The mathematics.
+
+
+def test_gumbel_top_k_is_plackett_luce() -> None:
+    p = [0.5, 0.3, 0.15, 0.05]
+    rng = np.random.default_rng(1)
+    counts = Counter(tuple(gumbel_top_k(np.log(p), 3, rng).tolist()) for _ in range(NUM_DRAWS))
+    assert_frequencies(counts, plackett_luce(p, 3))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_blocks_give_the_same_law(k: int) -> None:
+    p = np.array([[0.3, 0.02], [0.05, 0.13], [0.25, 0.0], [0.0, 0.0], [0.1, 0.15]])
+    with np.errstate(divide="ignore"):
+        log_p = np.log(p)
+    rng = np.random.default_rng(2)
+    counts = Counter[Any]()
+    for _ in range(NUM_DRAWS):
+        block, place = block_top_k(log_sum_exp(log_p), lambda blocks: log_p[blocks], k, rng)
+        counts[tuple((block * 2 + place).tolist())] += 1
+    exact = {order: p for order, p in plackett_luce(p.ravel().tolist(), k).items() if p > 0}
+    assert_frequencies(counts, exact)
+
+
+def test_conditional_gumbels_with_their_maximum_are_gumbels() -> None:
+    log_p = np.log(np.tile([0.6, 0.3, 0.1], (50_000, 1))) + 700
+    rng = np.random.default_rng(3)
+    maxima = log_sum_exp(log_p) + gumbels(len(log_p), rng)
+    keys = conditional_gumbels(log_p, maxima, rng)
+    np.testing.assert_allclose(keys.max(axis=1), maxima, rtol=1e-15)
+    uniform = np.exp(-np.exp(log_p - keys))
+    for quantile in (0.05, 0.25, 0.5, 0.75, 0.95):
+        np.testing.assert_allclose((uniform < quantile).mean(axis=0), quantile, atol=0.012)
+    assert np.abs(np.corrcoef(uniform.T) - np.eye(3)).max() < 0.02
+
+
+def test_log_sum_exp_of_nothing_is_minus_infinity() -> None:
+    assert log_sum_exp(np.array([[-np.inf, -np.inf], [0.0, 0.0]])).tolist() == [-np.inf, np.log(2)]
+
+
+# The whole branch.
+
+
+@pytest.mark.parametrize("inverse_temperature", [0.0, 1.5])
+@pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
+def test_responses_follow_the_mixture(u: float, inverse_temperature: float) -> None:
+    rewards = [0.0, 1.0, 2.0, -1.0]
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("a", rewards)])
+    groups = draws(buffer, num_groups=NUM_DRAWS, uniform_fraction=u, inverse_temperature=inverse_temperature)
+    exact = plackett_luce(mixture(rewards, u, inverse_temperature), 2)
+    assert_frequencies(order_counts(groups, rewards), exact)
+
+
+@pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
+def test_responses_of_a_long_list_do_too(u: float) -> None:
+    """Blocks of two, a list that begins and ends within one, and vacated places within and as a whole block."""
+    kept = [0.0, 1.0, 2.0, -1.0, 0.5, 1.5, 0.2, -0.3]
+    versions = {-0.01: 0, -0.02: 0, -0.03: 0}
+    arriving = [9.0, *kept[:3], -0.01, kept[3], -0.02, -0.03, *kept[4:]]
+    buffer = ReplayBuffer(100, len(arriving) - 1, block_size=2)
+    buffer.extend([group("a", [trajectory(reward, versions.get(reward, 1)) for reward in arriving])])
+    buffer.evict_before(1)
+    groups = draws(buffer, num_groups=NUM_DRAWS, uniform_fraction=u)
+    assert buffer._records["a"]._sums is not None
+    assert_frequencies(order_counts(groups, kept), plackett_luce(mixture(kept, u), 2))
+
+
+def test_sums_follow_changes_and_settings() -> None:
+    """A list drawn from before every change gives the law of the list as it is, not as it was."""
+    rewards = [0.1 * i for i in range(9)]
+    buffer = ReplayBuffer(100, 9, block_size=2)
+    for reward in [5.0, 6.0, 7.0, *rewards]:
+        buffer.extend([rewarded("a", [reward])])
+        draws(buffer, inverse_temperature=3.0, uniform_fraction=0.0)
+        draws(buffer, inverse_temperature=1.0, uniform_fraction=1.0)
+    groups = draws(buffer, num_groups=NUM_DRAWS, uniform_fraction=0.3)
+    assert_frequencies(order_counts(groups, rewards), plackett_luce(mixture(rewards, 0.3), 2))
+
+
+@pytest.mark.parametrize("num", [20, 200])
+@pytest.mark.parametrize("inverse_temperature", [1.0, 100.0])
+def test_nothing_underflows(num: int, inverse_temperature: float) -> None:
+    rewards = np.random.default_rng(0).permutation(np.linspace(-1e6, 0, num)).tolist()
+    buffer = ReplayBuffer(1_000, 1_000, block_size=2)
+    buffer.extend([rewarded("a", rewards)])
+    with np.errstate(invalid="raise", over="raise"):
+        for drawn in draws(buffer, group_size=16, uniform_fraction=0.0, inverse_temperature=inverse_temperature):
+            assert [t.reward for t in drawn.trajectories] == sorted(rewards)[:-17:-1]
+        for drawn in draws(buffer, group_size=16, uniform_fraction=0.5, inverse_temperature=inverse_temperature):
+            assert len({t.reward for t in drawn.trajectories}) == 16
+
+
+def test_fewer_than_k_are_drawn_with_replacement() -> None:
+    rewards = [0.0, 1.0]
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("a", rewards)])
+    groups = draws(buffer, num_groups=NUM_DRAWS, group_size=3, uniform_fraction=0.2)
+    p = mixture(rewards, 0.2)
+    exact = {(a, b, c): p[a] * p[b] * p[c] for a in (0, 1) for b in (0, 1) for c in (0, 1)}
+    assert_frequencies(order_counts(groups, rewards), exact)
+
+
+def test_one_trajectory_fills_a_group() -> None:
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("a", [3.0])])
+    for m in (0.0, 1.0):
+        assert all(len(g.trajectories) == 16 for g in draws(buffer, group_size=16, recent_fraction=m))
+
+
+def test_prompts_are_uniform_whatever_their_size_and_history() -> None:
+    buffer = ReplayBuffer(100, 10)
+    buffer.extend([rewarded("gone", [0.0], version=0)])
+    buffer.extend([rewarded("a", range(10), version=1), rewarded("b", [5.0], version=2), rewarded("c", [1, 2])])
+    buffer.evict_before(1)
+    counts = Counter(g.prompt.id for g in draws(buffer, num_groups=NUM_DRAWS))
+    assert_frequencies(counts, {"a": 1 / 2, "b": 1 / 2})
+
+
+# The recent branch.
+
+
+@pytest.mark.parametrize("m", [0.0, 0.3, 1.0])
+def test_branches_are_taken_in_proportion(m: float) -> None:
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("old", [1, 2])])
+    buffer.extend([rewarded("new", [3, 4])])
+    counts = Counter(g.prompt.id for g in draws(buffer, num_groups=NUM_DRAWS, recent_fraction=m))
+    assert_frequencies(counts, {"old": (1 - m) / 2, "new": m + (1 - m) / 2})
+
+
+def test_recent_responses_are_uniform_and_of_the_latest_merge() -> None:
+    buffer = ReplayBuffer(100, 5)
+    buffer.extend([rewarded("a", [7.0, 8.0, 9.0])])
+    buffer.extend([rewarded("a", [0.0, 1.0]), rewarded("a", [2.0, 5.0])])
+    buffer.extend([])
+    groups = draws(buffer, num_groups=NUM_DRAWS, recent_fraction=1.0, uniform_fraction=0.0)
+    exact = {frozenset(pair): 1 / 6 for pair in [(0, 1), (0, 2), (0, 5), (1, 2), (1, 5), (2, 5)]}
+    assert_frequencies(Counter(frozenset(t.reward for t in g.trajectories) for g in groups), exact)
+
+
+def test_a_merge_larger_than_the_prompts_capacity_is_recent_as_far_as_it_is_left() -> None:
+    buffer = ReplayBuffer(100, 3)
+    buffer.extend([rewarded("a", range(10))])
+    drawn = draws(buffer, num_groups=100, recent_fraction=1.0)
+    assert {t.reward for g in drawn for t in g.trajectories} == {7, 8, 9}
+
+
+def test_recent_prompts_come_in_shuffled_rounds() -> None:
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("old", [0.0])])
+    buffer.extend([rewarded(name, [1.0, 2.0]) for name in "abcab"])
+    rng = np.random.default_rng(0)
+    names = [g.prompt.id for g in draws(buffer, rng, num_groups=6_000, recent_fraction=1.0)]
+    rounds = Counter(tuple(names[i : i + 3]) for i in range(0, len(names), 3))
+    assert_frequencies(rounds, dict.fromkeys(permutations("abc"), 1 / 6))
+
+
+def test_a_merge_starts_a_new_round_and_an_empty_one_does_not() -> None:
+    buffer = ReplayBuffer(100, 100)
+    rng = np.random.default_rng(0)
+    buffer.extend([rewarded(name, [1.0]) for name in "abcd"])
+    first = draws(buffer, rng, num_groups=2, recent_fraction=1.0)
+    buffer.extend([])
+    rest = draws(buffer, rng, num_groups=2, recent_fraction=1.0)
+    assert {g.prompt.id for g in first + rest} == set("abcd")
+    draws(buffer, rng, num_groups=1, recent_fraction=1.0)
+    buffer.extend([rewarded(name, [2.0]) for name in "ab"])
+    again = draws(buffer, rng, num_groups=2, recent_fraction=1.0)
+    assert {g.prompt.id for g in again} == set("ab")
+
+
+def test_without_recent_ones_the_whole_buffer_serves() -> None:
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("a", [1.0], version=5)])
+    buffer.extend([rewarded("b", [2.0], version=1), rewarded("c", [2.0], version=5)])
+    buffer.evict_before(2)
+    assert {g.prompt.id for g in draws(buffer, recent_fraction=1.0)} == {"c"}
+    buffer.extend([rewarded("b", [2.0], version=1)])
+    assert {g.prompt.id for g in draws(buffer, num_groups=50, recent_fraction=1.0)} == {"a", "c"}
+
+
+def test_an_empty_buffer_cannot_be_drawn_from() -> None:
+    buffer = ReplayBuffer(100, 100)
+    with pytest.raises(ValueError, match="empty"):
+        draws(buffer)
+    buffer.extend([rewarded("a", [1.0])])
+    buffer.evict_before(1)
+    with pytest.raises(ValueError, match="empty"):
+        draws(buffer, recent_fraction=1.0)
+
+
+# Repeating draws after a restart.
+
+MERGES = st.lists(
+    st.tuples(st.sampled_from("abcde"), st.lists(st.integers(0, 9), min_size=1, max_size=9)), min_size=1, max_size=4
+)
+STEPS = st.lists(st.one_of(MERGES, st.integers(0, 9), st.just("draw")), min_size=1, max_size=25)
+
+
+class Session:
+    """A buffer, the merges it was given and a generator, driven by one step after the other."""
+
+    def __init__(self) -> None:
+        self.buffer = ReplayBuffer(60, 20, block_size=2)
+        self.rng = np.random.default_rng(7)
+        self.merges: list[list[Group]] = []
+
+    def take(self, step: Any) -> list[list[int]]:
+        """Identities of what was drawn, if anything was."""
+        if isinstance(step, int):
+            self.buffer.evict_before(step)
+        elif step == "draw" and len(self.buffer):
+            groups = draws(self.buffer, self.rng, recent_fraction=0.5, inverse_temperature=0.7)
+            return [[id(t) for t in g.trajectories] for g in groups]
+        elif step != "draw":
+            self.merges.append([group(name, [trajectory(v / 3, v) for v in versions]) for name, versions in step])
+            self.buffer.extend(self.merges[-1])
+        return []
+
+    def restarted(self) -> Session:
+        other = Session()
+        for merge in self.merges:
+            other.buffer.extend(merge)
+        other.buffer.restore_draw_state(json.loads(json.dumps(self.buffer.draw_state())))
+        other.rng.bit_generator.state = self.rng.bit_generator.state
+        return other
+
+
+@settings(max_examples=150, deadline=None)
+@given(before=STEPS, after=STEPS)
+def test_a_rebuilt_buffer_draws_what_the_first_would_have(before: list[Any], after: list[Any]) -> None:
+    session = Session()
+    for step in before:
+        session.take(step)
+    other = session.restarted()
+    counters = ("num_added", "num_evicted", "num_evicted_stale", "num_duplicates", "num_prompts")
+    for step in ["draw", *after, "draw"]:
+        if step == "draw" or isinstance(step, int):
+            assert session.take(step) == other.take(step)
+        else:
+            session.take(step)
+            other.buffer.extend(session.merges[-1])
+        for counter in counters:
+            assert getattr(session.buffer, counter) == getattr(other.buffer, counter)
+        assert session.rng.bit_generator.state == other.rng.bit_generator.state
+
+
+def test_sums_kept_and_sums_made_anew_are_equal_to_the_bit() -> None:
+    """At the real block size, where the order of additions could differ."""
+    rng = np.random.default_rng(4)
+    first, other = ReplayBuffer(100_000, 5_000), ReplayBuffer(100_000, 5_000)
+    merges = [[rewarded("a", rng.normal(size=97).tolist(), version)] for version in range(90)]
+    for merge in merges:
+        first.extend(merge)
+        draws(first, group_size=16)
+        first.evict_before(merge[0].trajectories[0].version - 40)
+    for merge in merges:
+        other.extend(merge)
+    other.evict_before(49)
+    for number in range(50):
+        a, b = (draws(buffer, np.random.default_rng(number), group_size=16) for buffer in (first, other))
+        assert [[id(t) for t in g.trajectories] for g in a] == [[id(t) for t in g.trajectories] for g in b]

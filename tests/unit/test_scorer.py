@@ -1,0 +1,262 @@
+"""The Scorer against reward functions that hang, die, raise and lie. Pipes and exits are waited for, never slept on."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tba.rewards import process
+from tba.rewards.functions import resolve
+from tba.rewards.scorer import Scorer, ScoreRequest
+from tba.rewards.scoring import score_group
+from tba.types import TbaError
+
+REWARDS = Path(__file__).resolve().parents[1] / "rewards_for_tests.py"
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def spec(name):
+    return f"{REWARDS}:{name}"
+
+
+def request(id="p", completions=("a", "bb", "ccc"), act="return"):
+    return ScoreRequest(id, "question", tuple(completions), ((1,),) * len(completions), {"act": act}, False)
+
+
+def group_scores(asked, names=("act",), weights=()):
+    """Scores without a process."""
+    return score_group({name: resolve(spec(name)) for name in names}, weights or [1.0] * len(names), asked)
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    with Scorer([spec("act")], [1.0], timeout_seconds=1) as scorer:
+        yield scorer
+
+
+@pytest.mark.parametrize("act", ["return", "print", "scalars", "array", "interrupt"])
+def test_values_of_any_kind_of_number(scorer, act):
+    (scores,) = scorer.score([request(act=act)])
+    expected = {"print": (1.0, 1.0, 1.0), "array": (0.0, 1.0, 2.0)}.get(act, (1.0, 2.0, 3.0))
+    assert scores.rewards == expected
+    assert scores.parts == tuple((value,) for value in expected)
+    assert scores.failures == ()
+    assert {type(value) for value in scores.rewards} == {float}
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "message"),
+    [
+        ("hang", "timeout", "took more than 1 s"),
+        ("hang_with_lock_held", "timeout", "took more than 1 s"),
+        ("exit", "died", "ended with exit code 3"),
+        ("segfault", "died", "was killed by SIGSEGV"),
+        ("sys_exit", "died", "ended with exit code 4"),
+        ("raise", "raised", "ValueError: no reward (rewards_for_tests.py, line"),
+        ("short", "wrong_length", "returned 1 values for 3 completions"),
+        ("number", "wrong_length", "returned float, not a list of 3 numbers"),
+        ("nothing", "wrong_length", "returned NoneType, not a list of 3 numbers"),
+    ],
+)
+def test_a_failed_group_is_dropped_and_the_rest_of_its_batch_is_scored(scorer, act, kind, message):
+    before, failed, after = scorer.score([request("first"), request("second", act=act), request("third")])
+    assert before.rewards == after.rewards == (1.0, 2.0, 3.0)
+    assert before.failures == after.failures == ()
+    assert failed.rewards == (None, None, None)
+    assert all(math.isnan(value) for part in failed.parts for value in part)
+    (failure,) = failed.failures
+    assert (failure.prompt_id, failure.function, failure.kind) == ("second", "act", kind)
+    assert message in failure.message
+    assert "\n" not in failure.message
+
+
+@pytest.mark.parametrize(("act", "shown"), [("nan", "nan"), ("inf", "inf"), ("text", "'1'")])
+def test_a_value_that_is_no_finite_number_drops_only_its_completion(act, shown):
+    scores = group_scores(request(act=act))
+    assert scores.rewards == (None, 2.0, 3.0)
+    assert math.isnan(scores.parts[0][0])
+    (failure,) = scores.failures
+    assert failure.kind == "not_finite"
+    assert f"gave {shown} for completion 0" in failure.message
+
+
+def test_none_from_all_functions_drops_without_a_failure():
+    scores = group_scores(request(act="none"))
+    assert scores.rewards == (None, None, None)
+    assert scores.failures == ()
+
+
+def test_none_from_one_function_adds_nothing():
+    scores = group_scores(request(act="none_first"), ("act", "length"), (10.0, 1.0))
+    assert scores.rewards == (1.0, 22.0, 33.0)
+    assert math.isnan(scores.parts[0][0])
+    assert scores.parts[1:] == ((2.0, 2.0), (3.0, 3.0))
+    assert scores.failures == ()
+
+
+def test_one_failing_function_drops_what_the_others_scored():
+    scores = group_scores(request(act="raise"), ("act", "length"))
+    assert scores.rewards == (None, None, None)
+    assert [part[1] for part in scores.parts] == [1.0, 2.0, 3.0]
+
+
+def test_a_function_cannot_edit_what_the_next_one_sees():
+    assert group_scores(request(act="edit"), ("act", "length")).rewards == (2.0, 3.0, 4.0)
+
+
+def test_a_sum_that_overflows_is_a_failure():
+    scores = group_scores(request(act="huge"), ("act", "length"), (10.0, 1.0))
+    assert scores.rewards == (None, None, None)
+    assert [failure.kind for failure in scores.failures] == ["not_finite"]
+
+
+def test_an_empty_group_has_empty_scores():
+    scores = group_scores(request(completions=()), ("length",))
+    assert (scores.rewards, scores.parts, scores.failures) == ((), (), ())
+
+
+def test_a_conversational_request_follows_the_convention():
+    columns = {"level": 7, "completions": "a column cannot take the place of the real ones"}
+    asked = ScoreRequest("p", "question", ("a", "bb"), ((1,), (2, 3)), columns, conversational=True)
+    scores = group_scores(asked, ("echo",))
+    assert scores.failures == ()
+    assert scores.rewards == (1.0, 2.0)
+
+
+def test_several_weighted_functions_and_their_names():
+    functions = [spec(name) for name in ("length", "asynchronous", "doubled", "length", "tripled")]
+    with Scorer(functions, [1.0, 10.0, 100.0, 0.0, -1.0], timeout_seconds=30) as scorer:
+        assert scorer.names == ("length", "asynchronous", "scaled", "length_2", "Weighted")
+        for _ in range(2):  # the async function insists on the same event loop
+            (scores,) = scorer.score([request(completions=("a", "bb"))])
+            assert scores.rewards == (208.0, 416.0)
+            assert scores.parts == ((1.0, 1.0, 2.0, 1.0, 3.0), (2.0, 2.0, 4.0, 2.0, 6.0))
+
+
+def test_batches_come_back_in_order_while_the_caller_goes_on(scorer):
+    long_text = "x" * 1_000_000  # more than a pipe holds: submitting must not wait for the reader
+    scorer.submit([request("a", act="hang"), request("b", (long_text,))])
+    scorer.submit([request("c", ("dd",))])
+    assert not scorer.ready()
+    assert scorer.score([request("d", ("eeee",))])[0].rewards == (4.0,)
+    assert scorer.ready()
+    assert [scores.rewards for scores in scorer.collect()] == [(None, None, None), (1_000_000.0,)]
+    assert [scores.rewards for scores in scorer.collect()] == [(2.0,)]
+    assert not scorer.ready()
+    with pytest.raises(RuntimeError, match="no batch"):
+        scorer.collect()
+
+
+def test_killing_takes_along_what_the_function_started(scorer, tmp_path):
+    pipe = tmp_path / "held-open"
+    os.mkfifo(pipe)
+    scorer.submit([request(completions=(str(pipe),), act="hang_with_subprocess")])
+    with pipe.open() as reader:  # ends when the last process that holds the pipe is gone
+        assert reader.read() == ""
+    assert scorer.collect()[0].failures[0].kind == "timeout"
+
+
+def test_close_does_not_wait_for_a_hanging_function():
+    scorer = Scorer([spec("act")], [], timeout_seconds=10_000)
+    scorer.start()
+    scorer.submit([request(act="hang"), request(act="hang")])
+    scorer.submit([request(act="hang")])
+    scorer.close()
+    scorer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        scorer.collect()
+    with pytest.raises(RuntimeError, match="not running"):
+        scorer.submit([])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "has no 'reward'"),
+        ("import os; os._exit(7)", "ended with exit code 7 while importing"),
+        ("import threading; threading.Event().wait()", "not ready after 2 s"),
+    ],
+)
+def test_start_raises_what_keeps_the_function_from_being_imported(tmp_path, monkeypatch, source, message):
+    monkeypatch.setattr(process, "START_SECONDS", 2.0)
+    (tmp_path / "mine.py").write_text(source)
+    with pytest.raises(TbaError) as caught:
+        Scorer([f"{tmp_path}/mine.py:reward"], [], timeout_seconds=30).start()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_collect_raises_when_a_lost_process_cannot_be_replaced(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("import os\ndef reward(**kwargs): os._exit(1)")
+    with Scorer([f"{mine}:reward"], [], timeout_seconds=30) as scorer:
+        mine.write_text("1 / 0  # and a different length")
+        with pytest.raises(TbaError, match="ZeroDivisionError"):
+            scorer.score([request(), request()])
+
+
+@pytest.mark.parametrize(("functions", "weights"), [([], []), (["a:b"], [1.0, 2.0]), (["a:b"], [math.nan])])
+def test_functions_and_weights_are_checked(functions, weights):
+    with pytest.raises(TbaError, match="reward"):
+        Scorer(functions, weights, timeout_seconds=30)
+
+
+def _score_and_send(connection):
+    with Scorer([spec("length")], [], timeout_seconds=30) as scorer:
+        connection.send(scorer.score([request()])[0].rewards)
+
+
+def test_works_in_a_spawned_process():
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    searcher = context.Process(target=_score_and_send, args=(theirs,))
+    searcher.start()
+    assert ours.recv() == (1.0, 2.0, 3.0)
+    searcher.join()
+    assert searcher.exitcode == 0
+
+
+SCRIPT = """
+import sys
+from tba.rewards.scorer import Scorer, ScoreRequest
+
+if __name__ == "__main__":
+    scorer = Scorer([sys.argv[1]], [], timeout_seconds=10_000)
+    scorer.start()
+    scorer.submit([ScoreRequest("p", "", ("a",), ((1,),), {"act": sys.argv[2]}, False)])
+    if sys.argv[3] == "wait":
+        scorer.collect()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_killed_parent_leaves_no_orphan(script):
+    """Even when the function hangs in a way that lets no other thread of its process run."""
+    command = [sys.executable, str(script), spec("act"), "hang_with_lock_held", "wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert int(parent.stdout.readline()) != parent.pid  # printed by the reward process: it hangs from here on
+        parent.kill()
+        # The output is closed once every process that could write to it is gone.
+        readable, _, _ = select.select([parent.stdout], [], [], 30)
+        assert readable
+        assert parent.stdout.read() == b""
+
+
+def test_exit_without_close_does_not_wait(script):
+    subprocess.run([sys.executable, str(script), spec("act"), "hang", "leave"], check=True, timeout=50)
