@@ -1,0 +1,47 @@
+# Every target builds .venv with the tested versions if it is not there. Needs Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs model clean
+
+help:
+	@echo "make demo    train the embedded model on arithmetic, in a few minutes on two cores"
+	@echo "make test    run the test suite"
+	@echo "make check   lint, format check, type check, documentation up to date"
+	@echo "make bench   measure speed, write docs/benchmarks.md"
+	@echo "make docs    write the generated parts of the documentation"
+	@echo "make model   make the embedded model again"
+	@echo "make clean   remove the virtual environment and caches"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tba needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/tba train
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/make_docs.py --check
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+docs: $(READY)
+	$(BIN)/python scripts/make_docs.py
+
+model: $(READY)
+	$(BIN)/python scripts/make_arithmetic_model.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
