@@ -48,6 +48,7 @@ def train(
     model: str | Path | None = None,
     dataset: Rows | None = None,
     reward: Reward | Sequence[Reward] | None = None,
+    reward_weights: Sequence[float] = (),
     overwrite: bool = False,
     **sections: Mapping[str, Any],
 ) -> Result:
@@ -58,7 +59,7 @@ def train(
     processes of the run import your module.
     """
     if config is None:
-        config = parse_config(*_settings(model, dataset, reward, sections))
+        config = parse_config(*_settings(model, dataset, reward, reward_weights, sections))
     elif model is not None or reward is not None or dataset is not None or sections:
         raise TbaError("give either a Config or the separate arguments: a Config already says it all")
     return start(config, overwrite=overwrite)
@@ -92,6 +93,7 @@ def _settings(
     model: str | Path | None,
     dataset: Rows | None,
     reward: Reward | Sequence[Reward] | None,
+    reward_weights: Sequence[float],
     sections: Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """The keyword arguments as two layers of settings. Without a model of one's own: the embedded default."""
@@ -103,7 +105,7 @@ def _settings(
         given["task"] = {"kind": "custom", "data": _data_path(dataset, root)}
     if reward is not None:
         several = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
-        given["reward"] = {"functions": [_import_path(r) for r in several]}
+        given["reward"] = {"functions": [_import_path(r) for r in several], "weights": list(reward_weights)}
     return given, sections
 
 

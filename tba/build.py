@@ -93,6 +93,7 @@ def build_searcher(
     engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
     scorer.start()
+    evaluates = index == 0 and config.evaluation.period > 0 and task.held_out
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
@@ -113,7 +114,7 @@ def build_searcher(
         activity=Activity(run, f"searcher-{index}"),
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_a_period(config, index) if taking_turns else None,
-        evaluate=_evaluator(config, engine, scorer, task.held_out) if index == 0 and task.held_out else None,
+        evaluate=_evaluator(config, engine, scorer, task.held_out) if evaluates else None,
         evaluation_period=config.evaluation.period,
     )
 
