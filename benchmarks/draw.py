@@ -1,6 +1,7 @@
 """What a batch draw costs as the buffer grows: `python -m benchmarks.draw`.
 
-Ratios are of medians measured alternately within one run, since absolute times follow the machine's load.
+Buffers of a series are drawn from in turn, a few draws at a time, since absolute times follow the machine's load:
+the ratio is what to read.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tba.buffer.sampling import draw
 from tba.types import Group, Prompt, Response, Trajectory
 
 NUM_GROUPS, GROUP_SIZE = 8, 16
-DRAWS_PER_REPEAT = 50
+TURNS_PER_REPEAT, DRAWS_PER_TURN = 20, 10
 PER_PROMPT = 100
 
 
 def run(repeats: int = 5) -> list[dict[str, Any]]:
-    """Microseconds per batch draw, one row for each buffer; `ratio` is to the first row of its series."""
+    """Microseconds per batch draw, one row for each buffer; `ratio` is to the smallest of its series."""
     rows = []
     for recent_fraction in (0.0, 0.5):
         rows += _series(
@@ -34,40 +35,43 @@ def run(repeats: int = 5) -> list[dict[str, Any]]:
 def _series(name: str, sizes: dict[int, int], recent_fraction: float, repeats: int) -> list[dict[str, Any]]:
     """`sizes` maps the number of trajectories to the number of prompts they are spread over."""
     buffers = {num: _filled(num, num_prompts) for num, num_prompts in sizes.items()}
-    times: dict[int, list[float]] = {num: [] for num in sizes}
     rng = np.random.default_rng(0)
-    for buffer in buffers.values():
-        _time_draw(buffer, recent_fraction, rng)  # the first draw sums up the blocks of a long list
-    for _ in range(repeats):
-        for num, buffer in buffers.items():
-            times[num].append(_time_draw(buffer, recent_fraction, rng))
-    medians = {num: statistics.median(values) for num, values in times.items()}
-    first = next(iter(medians.values()))
+    _time_draws(buffers, recent_fraction, rng)  # the first draw sums up the blocks of a long list
+    rounds = [_time_draws(buffers, recent_fraction, rng) for _ in range(repeats)]
+    smallest = min(sizes)
     return [
         {
             "series": name,
             "num_trajectories": num,
-            "microseconds": medians[num],
-            "spread": (max(times[num]) - min(times[num])) / medians[num],
-            "ratio": medians[num] / first,
+            "microseconds": statistics.median(times[num] for times in rounds),
+            **_summary("ratio", [times[num] / times[smallest] for times in rounds]),
         }
         for num in sizes
     ]
 
 
-def _time_draw(buffer: ReplayBuffer, recent_fraction: float, rng: np.random.Generator) -> float:
-    start = time.perf_counter()
-    for _ in range(DRAWS_PER_REPEAT):
-        draw(
-            buffer,
-            num_groups=NUM_GROUPS,
-            group_size=GROUP_SIZE,
-            recent_fraction=recent_fraction,
-            uniform_fraction=0.5,
-            inverse_temperature=1.0,
-            rng=rng,
-        )
-    return (time.perf_counter() - start) / DRAWS_PER_REPEAT * 1e6
+def _summary(name: str, values: list[float]) -> dict[str, float]:
+    return {name: statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+
+
+def _time_draws(buffers: dict[int, ReplayBuffer], recent_fraction: float, rng: np.random.Generator) -> dict[int, float]:
+    """Microseconds per batch draw from each buffer."""
+    seconds = dict.fromkeys(buffers, 0.0)
+    for _ in range(TURNS_PER_REPEAT):
+        for num, buffer in buffers.items():
+            start = time.perf_counter()
+            for _ in range(DRAWS_PER_TURN):
+                draw(
+                    buffer,
+                    num_groups=NUM_GROUPS,
+                    group_size=GROUP_SIZE,
+                    recent_fraction=recent_fraction,
+                    uniform_fraction=0.5,
+                    inverse_temperature=1.0,
+                    rng=rng,
+                )
+            seconds[num] += time.perf_counter() - start
+    return {num: 1e6 * total / (TURNS_PER_REPEAT * DRAWS_PER_TURN) for num, total in seconds.items()}
 
 
 def _filled(num_trajectories: int, num_prompts: int) -> ReplayBuffer:
@@ -89,11 +93,11 @@ def _filled(num_trajectories: int, num_prompts: int) -> ReplayBuffer:
 
 
 def main() -> None:
-    print(f"{'':24} {'trajectories':>12} {'µs / batch':>10} {'spread':>7} {'ratio':>6}")
+    print(f"{'':24} {'trajectories':>12} {'µs / batch':>10} {'ratio':>6}   (min – max)")
     for row in run():
         print(
-            f"{row['series']:24} {row['num_trajectories']:12,} {row['microseconds']:10.0f} "
-            f"{row['spread']:7.0%} {row['ratio']:6.2f}"
+            f"{row['series']:24} {row['num_trajectories']:12,} {row['microseconds']:10.0f} {row['ratio']:6.2f}   "
+            f"({row['ratio_min']:.2f} – {row['ratio_max']:.2f})"
         )
 
 

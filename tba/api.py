@@ -15,7 +15,7 @@ from tba.config import Config, embedded_settings, parse_config
 from tba.display import Display
 from tba.launch import launch
 from tba.launch.preflight import check
-from tba.runs import create_run, reconfigure_run
+from tba.runs import create_run, locked, reconfigure_run
 from tba.types import TbaError
 
 Reward = str | Callable[..., Any]
@@ -83,7 +83,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 
 
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
-    with Display(config, run) as display:
+    with locked(run), Display(config, run) as display:
         finished = launch(config, run, checkpoint, display.tick)
         display.conclude(finished)
     return Result(run, finished)

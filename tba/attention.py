@@ -15,11 +15,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from tba.types import TbaError
+
 SHARED_PROMPT = "tba_shared_prompt"
 
 # Configuration fields of models whose attention or logits are not a plain softmax over all earlier tokens.
 _UNSUPPORTED = ("sliding_window", "attention_chunk_size", "attn_logit_softcapping", "alibi", "layer_types")
 _UNSUPPORTED_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+_UNSUPPORTED_KEYWORDS = ("sliding_window", "softcap", "s_aux")
 
 
 class AttentionLayout(Protocol):
@@ -31,7 +34,11 @@ class AttentionLayout(Protocol):
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    layout: AttentionLayout = kwargs["layout"]
+    layout: AttentionLayout | None = kwargs.get("layout")
+    own = attention_mask is not None or any(kwargs.get(name) is not None for name in _UNSUPPORTED_KEYWORDS)
+    if layout is None or own:
+        # A model that hands no keywords on, or masks in a way of its own, would compute something else with ours.
+        raise TbaError(f"model.attention = 'shared' does not fit {type(module).__name__}: use 'padded'")
     scaling = kwargs.get("scaling")
     return layout.attend(module.layer_idx, query, key, value, scaling or query.shape[-1] ** -0.5), None
 

@@ -87,7 +87,7 @@ def build_searcher(
     model = _load(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
-    if task.num_skipped:
+    if task.num_skipped and index == 0:
         message = {"event": "prompts_skipped", "count": task.num_skipped, "why": "longer than the model's context"}
         groups.send(Report("event", name, message))
     engine = _engine(config, model, tokenizer, seed)

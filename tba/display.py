@@ -80,8 +80,10 @@ class Display:
         if summary.exists() and self._progress.step:
             self._console.print(_end_table(json.loads(summary.read_text("utf-8")), self._run))
         if not finished:
-            resume = f"tba train --resume {self._run}"
-            self._console.print(f"Stopped at step {self._progress.step}. Resume with: [bold]{resume}[/]")
+            how = f"Resume with: [bold]tba train --resume {self._run}[/]"
+            if not list_checkpoints(self._run):
+                how = "There is no checkpoint yet: start again with --overwrite."
+            self._console.print(f"Stopped at step {self._progress.step}. {how}")
 
     def _tick(self) -> None:
         told = self._progress.update()

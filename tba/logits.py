@@ -17,8 +17,17 @@ def target_logprobs(
 
 
 def _logits(hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, temperature: float) -> Tensor:
-    logits_CV = torch.nn.functional.linear(hidden_CH, weight_VH.to(hidden_CH.dtype), bias_V).float()
+    logits_CV = torch.nn.functional.linear(hidden_CH, weight_VH, bias_V).float()
     return logits_CV.div_(temperature) if temperature != 1.0 else logits_CV
+
+
+def _product_dtype(hidden_TH: Tensor) -> torch.dtype:
+    device = hidden_TH.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TH.dtype
+
+
+def _cast(dtype: torch.dtype, *tensors: Tensor | None) -> tuple[Any, ...]:
+    return tuple(tensor.to(dtype) if tensor is not None else None for tensor in tensors)
 
 
 class _TargetLogprobs(torch.autograd.Function):
@@ -34,9 +43,12 @@ class _TargetLogprobs(torch.autograd.Function):
         temperature: float,
         chunk_tokens: int,
     ) -> Tensor:
+        # Autocast is over when the backward pass runs; its logits must be the very same, so the type is kept.
+        ctx.dtype = _product_dtype(hidden_TH)
+        hidden, weight, bias = _cast(ctx.dtype, hidden_TH, weight_VH, bias_V)
         logprobs, normalisers = [], []
-        for hidden_CH, target_C in zip(hidden_TH.split(chunk_tokens), target_T.split(chunk_tokens), strict=True):
-            logits_CV = _logits(hidden_CH, weight_VH, bias_V, temperature)
+        for hidden_CH, target_C in zip(hidden.split(chunk_tokens), target_T.split(chunk_tokens), strict=True):
+            logits_CV = _logits(hidden_CH, weight, bias, temperature)
             normaliser_C = logits_CV.logsumexp(dim=-1)
             logprobs.append(logits_CV.gather(1, target_C.unsqueeze(1)).squeeze(1) - normaliser_C)
             normalisers.append(normaliser_C)
@@ -47,21 +59,22 @@ class _TargetLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight_VH, bias_V, target_T, normaliser_T = ctx.saved_tensors
+        hidden, weight, bias = _cast(ctx.dtype, hidden_TH, weight_VH, bias_V)
         grad_hidden = torch.empty_like(hidden_TH)
         grad_weight = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias_V) if bias_V is not None and ctx.needs_input_grad[2] else None
         for start in range(0, len(target_T), ctx.chunk_tokens):
             chunk = slice(start, start + ctx.chunk_tokens)
-            hidden_CH = hidden_TH[chunk]
+            hidden_CH = hidden[chunk]
             grad_C1 = grad_outputs[0][chunk].unsqueeze(1) / ctx.temperature
-            logits_CV = _logits(hidden_CH, weight_VH, bias_V, ctx.temperature)
+            logits_CV = _logits(hidden_CH, weight, bias, ctx.temperature)
             # d logprob / d logits = onehot(target) - softmax(logits)
             grad_CV = logits_CV.sub_(normaliser_T[chunk].unsqueeze(1)).exp_().mul_(-grad_C1)
             grad_CV.scatter_add_(1, target_T[chunk].unsqueeze(1), grad_C1)
-            grad_CV = grad_CV.to(hidden_TH.dtype)
-            grad_hidden[chunk] = grad_CV @ weight_VH.to(hidden_TH.dtype)
-            if grad_weight is not None:
-                grad_weight.add_((grad_CV.T @ hidden_CH).to(grad_weight.dtype))
             if grad_bias is not None:
                 grad_bias.add_(grad_CV.sum(0))
+            grad_CV = grad_CV.to(ctx.dtype)
+            grad_hidden[chunk] = grad_CV @ weight
+            if grad_weight is not None:
+                grad_weight.add_((grad_CV.T @ hidden_CH).to(grad_weight.dtype))
         return grad_hidden, grad_weight, grad_bias, None, None, None

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -42,7 +43,7 @@ def load_model(path: str, *, attention: str = "auto", trust_remote_code: bool = 
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise TbaError(f"model {path!r} cannot be loaded: {_first_line(error)}") from error
     shared = supports_shared_prompt(type(model), config)
     if attention == "shared" and not shared:

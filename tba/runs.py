@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,17 @@ def create_run(config: Config, *, overwrite: bool) -> Path:
     except OSError as error:
         raise TbaError(f"cannot make the run folder {run}: {error.strerror}; choose another run.root") from None
     return run
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold the run for this process: two at once would write over each other. The lock goes with its holder."""
+    with open(run / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TbaError(f"{run} is being run by another process: see tba status {run}") from None
+        yield
 
 
 def read_run_config(run: Path) -> Config:

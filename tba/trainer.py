@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -27,9 +28,9 @@ from tba.objectives import Loss, Objective
 from tba.optimization import Optimization
 from tba.policy import export_weights, token_logprobs
 from tba.schedules import beta_at
-from tba.staleness import residuals_by_staleness, staleness_metrics
+from tba.step_metrics import step_metrics
 from tba.summary import write_summary
-from tba.types import Group
+from tba.types import Group, TbaError
 
 
 class Trainer:
@@ -91,15 +92,16 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the last step, or until asked to stop. Waits for Searchers only to fill the buffer."""
-        self.publish()
-        self.fill()
-        while self.step < self.config.num_steps and not self._stopping():
-            started = time.monotonic()
-            metrics = self.train_step(self.draw())
-            self.record(metrics, time.monotonic() - started)
-            if self.step % self.config.sync_period == 0:
-                self.sync()
-        self.finish()
+        with self._stop_if_disk_is_full():
+            self.publish()
+            self.fill()
+            while self.step < self.config.num_steps and not self._stopping():
+                started = time.monotonic()
+                metrics = self.train_step(self.draw())
+                self.record(metrics, time.monotonic() - started)
+                if self.step % self.config.sync_period == 0:
+                    self.sync()
+            self.finish()
 
     def fill(self) -> None:
         """Collect groups before the first step, so that the first draws have something to choose from."""
@@ -148,7 +150,7 @@ class Trainer:
             self.optimization.zero_grad()
         self.step += 1
         self.activity.note(step=self.step)
-        metrics = _step_metrics(results, groups, version=self.step - 1)
+        metrics = step_metrics(results, groups, version=self.step - 1)
         self.tokens_trained += metrics["tokens"]
         return metrics | {
             "beta": beta,
@@ -245,8 +247,9 @@ class Trainer:
             self.publish()
         finished = self.step >= self.config.num_steps
         self.weights.close(finished)
-        with self.activity("finish", "waits for the last evaluation" if finished else "waits for Searchers to end"):
-            self._write_reports(self.groups.drain())
+        if finished:
+            with self.activity("finish", "waits for the last evaluation"):
+                self._write_reports(self.groups.drain())
         self.metrics.close()
         write_summary(self.run_path)
 
@@ -259,6 +262,18 @@ class Trainer:
             bf16=self.model_config.precision == "bfloat16",
         )
         return self.objective(batch.sum_by_trajectory(logprobs_T), batch.reference_GK, batch.reward_GK, beta=beta)
+
+    @contextmanager
+    def _stop_if_disk_is_full(self) -> Iterator[None]:
+        """What is written is whole, so there is nothing to save: stop the Searchers and say what to do."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            self.weights.close(finished=False)
+            resume = f"tba train --resume {self.run_path}"
+            raise TbaError(f"no space left at step {self.step}: free some, then {resume}") from error
 
     def _stopping(self) -> bool:
         return self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
@@ -283,29 +298,3 @@ class Trainer:
     def _save_model(self, path: Path) -> None:
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
-
-
-def _step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group], version: int) -> dict[str, Any]:
-    """Averages over the groups of a step, however they were split into passes."""
-    weights = [batch.shape[0] / len(groups) for batch, _ in results]
-    mean = {
-        name: sum(w * float(loss.metrics[name]) for w, (_, loss) in zip(weights, results, strict=True))
-        for name in results[0][1].metrics
-    }
-    reward_GK = torch.cat([batch.reward_GK for batch, _ in results])
-    advantage_GK = torch.cat([loss.advantage_GK for _, loss in results])
-    staleness_GK = version - torch.cat([batch.version_GK for batch, _ in results])
-    lengths = [len(t.response) for group in groups for t in group.trajectories]
-    spread_G = reward_GK.std(dim=1)
-    return {
-        "loss": sum(w * float(loss.value.detach()) for w, (_, loss) in zip(weights, results, strict=True)),
-        "reward": float(reward_GK.mean()),
-        "reward_std": float(spread_G.mean()),
-        "frac_reward_zero_std": float((spread_G < 1e-8).float().mean()),
-        **mean,
-        "tokens": sum(lengths),
-        "completions/mean_length": float(np.mean(lengths)),
-        "completions/max_length": max(lengths),
-        **staleness_metrics(staleness_GK),
-        **residuals_by_staleness(advantage_GK, staleness_GK),
-    }

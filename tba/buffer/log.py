@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tba.buffer.check import check_groups
 from tba.buffer.log_files import LogFile, Serials, between, in_order, naming, read_serials, read_tables, regroup, write
 from tba.buffer.table import from_table, to_table
 from tba.types import Group, TbaError
@@ -45,8 +46,9 @@ class RolloutLog:
         """Log one merge; the groups that were new. If none were, nothing is written and there was no merge.
 
         The serials of a source increase, so a group with one that is not above the last is one that came again. An
-        OSError (a full disk) leaves the log as it was.
+        OSError (a full disk) leaves the log as it was, and so does the ValueError for a group that no buffer takes.
         """
+        check_groups(groups)
         new, serials = self._new_among(groups)
         if new:
             file = LogFile(self.position, self.position + 1, is_joined=False)
@@ -120,8 +122,6 @@ class RolloutLog:
     def _new_among(self, groups: Sequence[Group]) -> tuple[list[Group], Serials]:
         new, serials = [], dict(self._last_serials)
         for group in groups:
-            if not group.trajectories:
-                raise ValueError(f"group {group.source}/{group.serial} has no trajectories")
             if group.serial > serials.get(group.source, group.serial - 1):
                 new.append(group)
                 serials[group.source] = group.serial

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tba.buffer.check import check_groups
 from tba.buffer.record import BLOCK_SIZE, PromptRecord
 from tba.buffer.slots import RecordSlots
 from tba.types import Group, Prompt, Trajectory
@@ -93,7 +93,7 @@ class ReplayBuffer:
         Room is made after the whole merge has come in, first within each prompt, then in all. Rewards must be finite
         and groups must not be empty, else ValueError, and nothing has changed.
         """
-        _check(groups)
+        check_groups(groups)
         if not groups:
             return
         self._recent_arrival = self._next_arrival
@@ -215,12 +215,3 @@ class ReplayBuffer:
         if len(self._by_version) > limit:
             self._by_version = [run for run in self._by_version if run.is_left]
             heapq.heapify(self._by_version)
-
-
-def _check(groups: Sequence[Group]) -> None:
-    for group in groups:
-        if not group.trajectories:
-            raise ValueError(f"group {group.source}/{group.serial} has no trajectories")
-        for trajectory in group.trajectories:
-            if not math.isfinite(trajectory.reward):
-                raise ValueError(f"prompt {group.prompt.id}: reward {trajectory.reward} is not finite")

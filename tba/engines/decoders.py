@@ -16,6 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from tba.types import TbaError
+
 
 class Decoder(Protocol):
     def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int, max_new_tokens: int) -> Tensor:
@@ -85,6 +87,8 @@ class SharedPromptDecoder:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         if self._length < 0:
+            if layer != len(self._prompt_key):
+                raise TbaError("model.attention = 'shared' does not fit a model whose layers repeat: use 'padded'")
             return self._attend_prompts(query, key, value, scaling)
         return self._attend_responses(layer, query, key, value, scaling)
 
@@ -93,9 +97,8 @@ class SharedPromptDecoder:
         self._prompt_key.append(key)
         self._prompt_value.append(value)
         G, S = self._shape
-        own = (G * S, key.shape[1], self._capacity, key.shape[-1])
-        self._own_key.append(key.new_empty(own))
-        self._own_value.append(value.new_empty(own))
+        for own, new in ((self._own_key, key), (self._own_value, value)):  # a value may be shorter than its key
+            own.append(new.new_empty(G * S, new.shape[1], self._capacity, new.shape[-1]))
         gqa = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
         return out.transpose(1, 2)
@@ -121,9 +124,9 @@ class SharedPromptDecoder:
         weights = torch.cat([prompt_scores, own_scores], dim=-1).softmax(dim=-1)
         prompt_weights = weights[..., :P].view(G, S, heads, repeat, P).transpose(1, 2)
         from_prompt = prompt_weights.reshape(G, heads, S * repeat, P) @ self._prompt_value[layer]
-        from_prompt = from_prompt.view(G, heads, S, repeat, D).transpose(1, 2).reshape(R, heads, repeat, D)
+        from_prompt = from_prompt.view(G, heads, S, repeat, -1).transpose(1, 2).reshape(R, heads, repeat, -1)
         out = torch.matmul(weights[..., P:], own_value[:, :, : t + 1]).add_(from_prompt)
-        return out.view(R, 1, H, D)
+        return out.view(R, 1, H, -1)
 
 
 class CachedDecoder:

@@ -138,9 +138,9 @@ class LocalRun:
 
     def _end_searchers(self) -> None:
         """They end by themselves once the Trainer has closed the weights, after the batch they are at."""
-        healthy = self._trainer is not None and self._trainer.exitcode == 0
-        for process in self._searchers.values():
-            if healthy:
+        assert self._trainer is not None
+        if self._trainer.exitcode == 0 and not self._num_interrupts:
+            for process in self._searchers.values():
                 process.join(_GRACE_SECONDS)
 
     def _kill_all(self) -> None:

@@ -172,9 +172,12 @@ def test_nothing_new_is_no_merge(log: RolloutLog, folder: Path) -> None:
     assert (reopened.position, reopened.num_repeated) == (8, 2)
 
 
-def test_an_empty_group_is_refused(log: RolloutLog) -> None:
-    with pytest.raises(ValueError):
-        log.append([make_group(100), replace(make_group(101), trajectories=())])
+def test_what_the_buffer_refuses_is_not_logged(log: RolloutLog) -> None:
+    group = make_group(101)
+    not_finite = replace(group.trajectories[0], reward=math.nan)
+    for bad in ((), (group.trajectories[0], not_finite)):
+        with pytest.raises(ValueError):
+            log.append([make_group(100), replace(group, trajectories=bad)])
     assert log.position == 7
 
 
@@ -296,12 +299,15 @@ def test_a_torn_file_is_named(log: RolloutLog, folder: Path, fraction: float) ->
 
 def test_a_damaged_file_is_named(log: RolloutLog, folder: Path) -> None:
     path = folder / "000000000-000000002.parquet"
-    content = bytearray(path.read_bytes())
-    for position in range(40, len(content) // 2, 50):
-        content[position] ^= 0xFF
-    path.write_bytes(bytes(content))
-    with pytest.raises(TbaError, match=r"000000000-000000002\.parquet"):
-        list(RolloutLog(folder).read())
+    content = path.read_bytes()
+    row_group = pq.ParquetFile(path).metadata.row_group(0)
+    for index in range(row_group.num_columns):
+        column = row_group.column(index)
+        damaged = bytearray(content)
+        damaged[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(TbaError, match=r"000000000-000000002\.parquet"):
+            list(RolloutLog(folder).read())
 
 
 def test_another_programs_parquet_is_named(log: RolloutLog, folder: Path) -> None:

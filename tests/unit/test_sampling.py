@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tba.buffer.gumbel import block_top_k, conditional_gumbels, gumbel_top_k, gumbels, log_sum_exp
 from tba.buffer.replay import ReplayBuffer
-from tba.buffer.sampling import draw
+from tba.buffer.sampling import draw, mixture_log_p
 from tba.types import Group
 
 NUM_DRAWS = 8_000
@@ -74,6 +74,12 @@ def test_conditional_gumbels_with_their_maximum_are_gumbels() -> None:
 
 def test_log_sum_exp_of_nothing_is_minus_infinity() -> None:
     assert log_sum_exp(np.array([[-np.inf, -np.inf], [0.0, 0.0]])).tolist() == [-np.inf, np.log(2)]
+
+
+@pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
+def test_the_mixture_is_the_formula(u: float) -> None:
+    rewards = [0.0, 1.0, 2.0, -1.0]
+    np.testing.assert_allclose(np.exp(mixture_log_p(np.array(rewards), u, 1.5)), mixture(rewards, u, 1.5))
 
 
 # The whole branch.
@@ -202,10 +208,10 @@ def test_a_merge_starts_a_new_round_and_an_empty_one_does_not() -> None:
     buffer.extend([])
     rest = draws(buffer, rng, num_groups=2, recent_fraction=1.0)
     assert {g.prompt.id for g in first + rest} == set("abcd")
-    draws(buffer, rng, num_groups=1, recent_fraction=1.0)
-    buffer.extend([rewarded(name, [2.0]) for name in "ab"])
-    again = draws(buffer, rng, num_groups=2, recent_fraction=1.0)
-    assert {g.prompt.id for g in again} == set("ab")
+    for _ in range(10):
+        draws(buffer, rng, num_groups=1, recent_fraction=1.0)
+        buffer.extend([rewarded(name, [2.0]) for name in "abcd"])
+        assert {g.prompt.id for g in draws(buffer, rng, num_groups=4, recent_fraction=1.0)} == set("abcd")
 
 
 def test_without_recent_ones_the_whole_buffer_serves() -> None:
@@ -265,7 +271,7 @@ class Session:
         return other
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(before=STEPS, after=STEPS)
 def test_a_rebuilt_buffer_draws_what_the_first_would_have(before: list[Any], after: list[Any]) -> None:
     session = Session()
@@ -282,6 +288,16 @@ def test_a_rebuilt_buffer_draws_what_the_first_would_have(before: list[Any], aft
         for counter in counters:
             assert getattr(session.buffer, counter) == getattr(other.buffer, counter)
         assert session.rng.bit_generator.state == other.rng.bit_generator.state
+
+
+def test_a_rebuilt_buffer_draws_the_same_when_empty_places_have_left_since() -> None:
+    session = Session()
+    session.take([("a", [0, 0, 0, 0, *[5] * 14]), ("b", [5] * 20), ("c", [5] * 18)])
+    session.take(1)
+    session.take("draw")
+    session.take([("d", [6] * 8)])
+    other = session.restarted()
+    assert [session.take("draw") for _ in range(5)] == [other.take("draw") for _ in range(5)]
 
 
 def test_sums_kept_and_sums_made_anew_are_equal_to_the_bit() -> None:

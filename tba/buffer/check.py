@@ -1,0 +1,18 @@
+"""What the buffer and its log both refuse: a group let into one of them must be fit for the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tba.types import Group
+
+
+def check_groups(groups: Sequence[Group]) -> None:
+    """ValueError for a group without trajectories, or with a reward that no softmax can weigh."""
+    for group in groups:
+        if not group.trajectories:
+            raise ValueError(f"group {group.source}/{group.serial} has no trajectories")
+        for trajectory in group.trajectories:
+            if not math.isfinite(trajectory.reward):
+                raise ValueError(f"prompt {group.prompt.id}: reward {trajectory.reward} is not finite")

@@ -1,0 +1,77 @@
+"""Small stand-ins for tests, yours as well as ours: a tiny model that needs no download, and made-up groups."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tba.types import Group, Prompt, Response, Trajectory
+
+ALPHABET = string.digits + string.ascii_lowercase + "+-=<>.,:?# \n"
+
+
+def save_tiny_model(directory: Path, *, alphabet: str = ALPHABET, hidden_size: int = 32, seed: int = 0) -> Path:
+    """Write a random two-layer Llama and a tokenizer of single characters: a folder like any from the hub."""
+    tokenizer = character_tokenizer(alphabet)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        # Far enough from zero that its distributions differ from the uniform one.
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def character_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
+    """One token per character, after `<pad>`, `<eos>` and `<unk>`."""
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *dict.fromkeys(alphabet)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+    )
+
+
+def make_response(tokens: Sequence[int], *, version: int = 0, finished: bool = True, text: str = "") -> Response:
+    """A response of these tokens, each with log-probability −1."""
+    logprobs = np.full(len(tokens), -1.0, np.float32)
+    return Response(np.asarray(tokens, np.int32), logprobs, ((version, len(tokens)),), text, finished)
+
+
+def make_group(
+    prompt: Sequence[int],
+    responses: Iterable[Sequence[int]],
+    rewards: Iterable[float],
+    *,
+    prompt_id: str = "prompt",
+    source: str = "searcher-0",
+    serial: int = 1,
+    version: int = 0,
+) -> Group:
+    """A scored group of these tokens. The reference finds every token as likely as the policy did."""
+    made = [make_response(tokens, version=version) for tokens in responses]
+    trajectories = tuple(
+        Trajectory(response, reward, (reward,), response.token_logprobs)
+        for response, reward in zip(made, rewards, strict=True)
+    )
+    return Group(Prompt(prompt_id, "", tuple(prompt)), trajectories, source, serial)

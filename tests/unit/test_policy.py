@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tiny_models import ARCHITECTURES, PECULIAR, VOCABULARY, WINDOWED, Lengths, answered, build
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import MistralConfig, PreTrainedModel, Qwen2Config
+
+from tba.attention import supports_shared_prompt
+from tba.batch import PackedTokens, pack
+from tba.build import _checkpoint_layers
+from tba.policy import (
+    Reference,
+    export_weights,
+    import_weights,
+    load_model,
+    load_tokenizer,
+    model_directory,
+    token_logprobs,
+    uses_shared_prompt,
+)
+from tba.testing import save_tiny_model
+from tba.types import TbaError
+
+MIXED: Lengths = [(5, [3, 8, 1]), (2, [6, 6]), (9, [1])]
+
+lengths = st.lists(st.tuples(st.integers(1, 12), st.lists(st.integers(1, 12), min_size=1, max_size=4)), max_size=3)
+group_lengths = lengths.filter(bool)
+
+
+@cache
+def pair(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """The same weights, with each prompt computed once and with the plain forward."""
+    config = {**ARCHITECTURES, **WINDOWED, **PECULIAR}[name]
+    return build(config, shared=True), build(config, shared=False)
+
+
+def with_gradients(model: PreTrainedModel, packed: PackedTokens, **settings: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Log-probabilities, and the gradients of a sum in which every token has a weight of its own."""
+    model.zero_grad()
+    values_T = token_logprobs(model, packed, **settings)  # type: ignore[arg-type]
+    (values_T * torch.linspace(-1, 1, len(values_T))).sum().backward()
+    return values_T.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def one_by_one(model: PreTrainedModel, sequences: Lengths, temperature: float = 1.0) -> Tensor:
+    """No batch, no padding, no packing: what `padded` itself has to agree with."""
+    found = []
+    for prompt, responses in answered(sequences):
+        for response in responses:
+            ids = torch.tensor([[*prompt.tokens, *response.tokens.tolist()]])
+            logits = model(input_ids=ids, use_cache=False).logits[0] / temperature
+            start = len(prompt.tokens) - 1
+            predictions = logits[start : start + len(response)].log_softmax(-1)
+            found.append(predictions.gather(1, ids[0, start + 1 :].unsqueeze(1)).squeeze(1))
+    return torch.cat(found)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One computation of the prompt equals many
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@given(
+    sequences=group_lengths,
+    temperature=st.sampled_from([1.0, 0.7, 1.6]),
+    chunk_tokens=st.sampled_from([1, 3, 1024]),
+    seed=st.integers(0, 99),
+)
+@example(sequences=MIXED, temperature=1.0, chunk_tokens=1024, seed=0)
+@example(sequences=[(4, [1, 1, 1])], temperature=0.7, chunk_tokens=1, seed=0)  # nothing but last tokens
+@example(sequences=[(1, [1])], temperature=1.0, chunk_tokens=1024, seed=0)
+@example(sequences=[(3, [5, 5]), (3, [5, 5])], temperature=1.0, chunk_tokens=3, seed=0)  # no padding anywhere
+@example(sequences=[(2, [1, 60]), (40, [2])], temperature=1.0, chunk_tokens=7, seed=0)  # padding nearly everywhere
+@settings(max_examples=15, deadline=None)
+def test_shared_prompts_change_neither_logprobs_nor_gradients(
+    name: str, sequences: Lengths, temperature: float, chunk_tokens: int, seed: int
+) -> None:
+    shared, padded = pair(name)
+    assert uses_shared_prompt(shared)
+    assert not uses_shared_prompt(padded)
+    packed = pack(answered(sequences, seed))
+    values, gradients = with_gradients(shared, packed, temperature=temperature, chunk_tokens=chunk_tokens)
+    expected_values, expected_gradients = with_gradients(padded, packed, temperature=temperature)
+    assert_close(values, expected_values, rtol=1e-4, atol=1e-4)
+    assert gradients.keys() == expected_gradients.keys()
+    # Some gradients are exactly zero (a router's bias, a key's bias), so the scale is that of all of them.
+    scale = max(float(gradient.abs().max()) for gradient in expected_gradients.values())
+    for parameter, gradient in gradients.items():
+        assert_close(gradient, expected_gradients[parameter], rtol=1e-3, atol=1e-5 * scale, msg=parameter)
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *WINDOWED, *PECULIAR])
+def test_the_padded_forward_equals_one_sequence_at_a_time(name: str) -> None:
+    _, padded = pair(name)
+    with torch.no_grad():
+        values = token_logprobs(padded, pack(answered(MIXED)), temperature=0.7)
+        assert_close(values, one_by_one(padded, MIXED, temperature=0.7), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_that_may_share(name: str) -> None:
+    shared, _ = pair(name)
+    assert supports_shared_prompt(type(shared), shared.config)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_and_caps_are_not_shared(name: str, tmp_path: Path) -> None:
+    _, plain = pair(name)
+    assert not supports_shared_prompt(type(plain), plain.config)
+    plain.save_pretrained(tmp_path)
+    assert not uses_shared_prompt(load_model(str(tmp_path)))
+    with pytest.raises(TbaError, match=r"model.attention = 'shared' does not fit .*: use 'padded' or 'auto'"):
+        load_model(str(tmp_path), attention="shared")
+
+
+@pytest.mark.parametrize("name", [*WINDOWED, *PECULIAR])
+def test_attention_that_would_be_ignored_is_refused(name: str) -> None:
+    """Some models show only when they run that they mask in a way of their own, or keep our keywords back."""
+    shared, _ = pair(name)
+    with pytest.raises(TbaError, match="does not fit"):
+        token_logprobs(shared, pack(answered(MIXED)))
+
+
+def test_a_window_that_is_not_used_does_not_count() -> None:
+    model_class = type(pair("qwen2 (biases)")[0])
+    assert supports_shared_prompt(model_class, Qwen2Config(use_sliding_window=False, sliding_window=32))
+    assert not supports_shared_prompt(model_class, Qwen2Config(use_sliding_window=True, max_window_layers=0))
+    assert supports_shared_prompt(type(pair("mistral")[0]), MistralConfig(sliding_window=None))
+
+
+def test_models_train_without_dropout() -> None:
+    shared, _ = pair("gpt2 (learned positions, dropout)")
+    packed = pack(answered(MIXED))
+    assert torch.equal(token_logprobs(shared, packed), token_logprobs(shared, packed))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory and precision
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gpt2 (learned positions, dropout)", "gpt-neox (partly rotary, parallel)"])
+def test_gradient_checkpointing_changes_no_gradient(name: str, shared: bool) -> None:
+    plain = build(ARCHITECTURES[name], shared=shared)
+    checkpointed = build(ARCHITECTURES[name], shared=shared)
+    _checkpoint_layers(checkpointed)
+    recomputed = _count_layer_calls(checkpointed)
+    packed = pack(answered(MIXED))
+    values, gradients = with_gradients(plain, packed)
+    checkpointed_values, checkpointed_gradients = with_gradients(checkpointed, packed)
+    assert len(recomputed) == 4, "each of the two layers runs once forward and once more on the way back"
+    assert_close(checkpointed_values, values)
+    assert_close(checkpointed_gradients, gradients)
+
+
+def _count_layer_calls(model: PreTrainedModel) -> list[str]:
+    calls: list[str] = []
+    for name, module in model.named_modules():
+        if name.endswith(".mlp"):
+            # Before, not after: the second run stops as soon as it has what the backward pass asked for.
+            module.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+    return calls
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gpt2 (learned positions, dropout)", "phi (head with a bias)"])
+def test_bfloat16_is_close(name: str, shared: bool) -> None:
+    model = pair(name)[0 if shared else 1]
+    packed = pack(answered(MIXED))
+    values, gradients = with_gradients(model, packed)
+    rough, rough_gradients = with_gradients(model, packed, bf16=True)
+    assert rough.dtype == torch.float32
+    assert not torch.equal(rough, values), "nothing was computed in bfloat16"
+    assert_close(rough, values, rtol=0.05, atol=0.2)
+    flat, rough_flat = (torch.cat([g.flatten() for g in gs.values()]) for gs in (gradients, rough_gradients))
+    assert torch.cosine_similarity(flat, rough_flat, dim=0) > 0.99
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The reference
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_tokens", [1, 25, 10_000])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_reference_sees_what_the_policy_sees(shared: bool, max_tokens: int) -> None:
+    config = ARCHITECTURES["llama"]
+    reference = Reference(
+        build(config, shared=shared), temperature=0.7, chunk_tokens=4, bf16=False, max_tokens=max_tokens
+    )
+    sequences = answered(MIXED)
+    found = reference.token_logprobs(sequences)
+    assert [[len(r) for r in row] for row in found] == [[len(r) for r in responses] for _, responses in sequences]
+    with torch.no_grad():
+        expected = token_logprobs(pair("llama")[1], pack(sequences), temperature=0.7)
+    assert_close(torch.from_numpy(np.concatenate([r for row in found for r in row])), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_reference_is_frozen() -> None:
+    model = build(ARCHITECTURES["llama"], shared=True)
+    Reference(model, temperature=1.0, chunk_tokens=4, bf16=False, max_tokens=100)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Weights
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, tied", "gpt2 (learned positions, dropout)"])
+def test_published_weights_make_the_same_model(name: str) -> None:
+    source, target = build(ARCHITECTURES[name], shared=True, seed=1), build(ARCHITECTURES[name], shared=True, seed=2)
+    packed = pack(answered(MIXED))
+    assert not torch.equal(token_logprobs(source, packed), token_logprobs(target, packed))
+    import_weights(target, {name: tensor.copy() for name, tensor in export_weights(source).items()})
+    assert torch.equal(token_logprobs(source, packed), token_logprobs(target, packed))
+
+
+def test_a_tied_head_travels_once() -> None:
+    tied, untied = (build(ARCHITECTURES[name], shared=True) for name in ("llama, tied", "llama"))
+    head = VOCABULARY * 32 * 4
+    assert sum(map(len, export_weights(untied).values())) - sum(map(len, export_weights(tied).values())) == head
+
+
+def test_only_trainable_weights_travel() -> None:
+    model = build(ARCHITECTURES["llama"], shared=True)
+    model.get_input_embeddings().requires_grad_(False)
+    exported = export_weights(model)
+    assert "model.embed_tokens.weight" not in exported
+    import_weights(build(ARCHITECTURES["llama"], shared=True, seed=3), exported)
+
+
+def test_weights_of_another_model_are_refused() -> None:
+    exported = export_weights(build(ARCHITECTURES["llama"], shared=True))
+    with pytest.raises(ValueError, match="published weights do not fit the model"):
+        import_weights(build(ARCHITECTURES["gpt2 (learned positions, dropout)"], shared=True), exported)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loading
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def test_a_model_is_loaded_for_evaluation_in_float32(tiny: Path, tmp_path: Path) -> None:
+    load_model(str(tiny)).to(torch.bfloat16).save_pretrained(tmp_path)
+    model = load_model(str(tmp_path))
+    assert not model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("attention", "shared"), [("auto", True), ("shared", True), ("padded", False)])
+def test_attention_is_chosen_by_the_setting(tiny: Path, attention: str, shared: bool) -> None:
+    assert uses_shared_prompt(load_model(str(tiny), attention=attention)) is shared
+
+
+def test_the_embedded_model_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Path(model_directory("arithmetic")).parts[-3:] == ("tba", "models", "arithmetic")
+    assert model_directory("owner/model") == "owner/model"
+    (tmp_path / "arithmetic").mkdir()
+    assert model_directory("arithmetic") == "arithmetic", "a folder of that name in front of the user is meant"
+
+
+def _break_nothing_there(path: Path) -> None:
+    pass
+
+
+def _break_empty(path: Path) -> None:
+    path.mkdir()
+
+
+def _break_config(path: Path) -> None:
+    save_tiny_model(path)
+    (path / "config.json").write_text("{", "utf-8")
+
+
+def _break_kind(path: Path) -> None:
+    save_tiny_model(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "no-such-model"}), "utf-8")
+
+
+def _break_no_weights(path: Path) -> None:
+    save_tiny_model(path)
+    (path / "model.safetensors").unlink()
+
+
+def _break_torn_weights(path: Path) -> None:
+    save_tiny_model(path)
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_break_nothing_there, _break_empty, _break_config, _break_kind, _break_no_weights, _break_torn_weights],
+)
+def test_a_model_that_cannot_be_loaded_is_told_in_one_line(damage: object, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    assert callable(damage)
+    damage(path)
+    with pytest.raises(TbaError) as caught:
+        load_model(str(path))
+    message = str(caught.value)
+    assert message.startswith(f"model {str(path)!r} cannot be loaded: ")
+    assert "\n" not in message
+
+
+def test_a_missing_tokenizer_is_told_in_one_line(tiny: Path, tmp_path: Path) -> None:
+    load_model(str(tiny)).save_pretrained(tmp_path)
+    with pytest.raises(TbaError, match="no tokenizer for model") as caught:
+        load_tokenizer(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_code_in_a_model_folder_is_not_run_unless_allowed(tiny: Path, tmp_path: Path) -> None:
+    load_model(str(tiny)).save_pretrained(tmp_path)
+    ran = tmp_path / "ran"
+    (tmp_path / "code.py").write_text(
+        f"from pathlib import Path\nPath({str(ran)!r}).touch()\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class TheirConfig(LlamaConfig):\n    model_type = 'theirs'\n"
+        "class TheirModel(LlamaForCausalLM):\n    config_class = TheirConfig\n",
+        "utf-8",
+    )
+    settings = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    settings |= {"model_type": "theirs"}
+    settings["auto_map"] = {"AutoConfig": "code.TheirConfig", "AutoModelForCausalLM": "code.TheirModel"}
+    (tmp_path / "config.json").write_text(json.dumps(settings), "utf-8")
+    with pytest.raises(TbaError, match="cannot be loaded"):
+        load_model(str(tmp_path))
+    assert not ran.exists()
