@@ -1,0 +1,90 @@
+"""Whole runs small enough for tests: the embedded model, a handful of short steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tba.config import Config
+
+SMALL: dict[str, dict[str, Any]] = {
+    "run": {"display": "none", "num_threads": 1},
+    "task": {"num_train": 24, "num_eval": 8},
+    "engine": {"max_new_tokens": 32},
+    "searcher": {"num_responses": 4, "prompts_per_batch": 2},
+    "trainer": {"num_steps": 8, "num_groups": 2, "group_size": 4, "sync_period": 2, "learning_rate": 1e-3},
+    "evaluation": {"period": 4, "num_prompts": 8, "prompts_per_batch": 8},
+    "checkpoint": {"period": 4, "keep_last": 10},
+    "metrics": {"tensorboard": False},
+}
+
+
+def small_config(root: Path, name: str, **sections: Mapping[str, Any]) -> Config:
+    merged = {section: dict(values) for section, values in SMALL.items()}
+    merged["run"] |= {"root": str(root), "name": name}
+    for section, values in sections.items():
+        merged.setdefault(section, {}).update(values)
+    return Config.embedded(**merged)
+
+
+def arguments(config: Config) -> list[str]:
+    """The settings as a command line."""
+    flags = []
+    for section, values in config.model_dump(mode="json").items():
+        for key, value in values.items():
+            if value is not None and not isinstance(value, list):
+                flags += [f"--{section}.{key.replace('_', '-')}", str(value).lower() if value is True else str(value)]
+    return flags
+
+
+def tba(*words: str, cwd: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tba.cli", *words], capture_output=True, text=True, cwd=cwd, timeout=timeout
+    )
+
+
+@contextmanager
+def started(*words: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """`tba …` in a process group of its own, ended with the test whatever happens."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tba.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+def records(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [r for r in found if kind is None or r["kind"] == kind]
+
+
+def rollouts(run: Path) -> pd.DataFrame:
+    return pd.read_parquet(run / "rollouts")
+
+
+def assert_nothing_doubled(frame: pd.DataFrame, num_responses: int) -> None:
+    """Every group is in the log once, and the serials of a source have no gap: none was lost on the way."""
+    per_group = frame.groupby(["source", "serial"])
+    assert (per_group["merge"].nunique() == 1).all()
+    assert (per_group.size() <= num_responses).all()
+    for source, serials in frame.groupby("source")["serial"]:
+        assert sorted(serials.unique()) == list(range(1, serials.max() + 1)), source

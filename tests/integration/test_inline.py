@@ -1,0 +1,118 @@
+"""Runs of the inline launcher: deterministic, so they can be compared to the bit."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_runs import assert_nothing_doubled, records, rollouts, small_config
+from transformers import AutoModelForCausalLM
+
+from tba.api import resume, start
+from tba.metrics import read_metrics
+
+INLINE = {"launcher": "inline"}
+_TIMES = ("time", "step_time", "tokens_per_second")
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors")
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in record.items() if k not in _TIMES and not k.startswith("seconds/")}
+
+
+def train_records(run: Path) -> list[dict[str, Any]]:
+    return [timeless(r) for r in read_metrics(run) if r["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run with two Searchers."""
+    config = small_config(tmp_path_factory.mktemp("inline"), "whole", run=INLINE, searcher={"num_searchers": 2})
+    return start(config).run
+
+
+def test_a_run_leaves_what_it_should(whole: Path) -> None:
+    assert {"config.toml", "metrics.jsonl", "summary.json", "rollouts", "checkpoints"} <= {
+        p.name for p in whole.iterdir()
+    }
+    kinds = Counter(r["kind"] for r in records(whole))
+    assert kinds["train"] == 8
+    assert [r["step"] for r in records(whole, "eval")] == [0, 4, 8]
+    assert_nothing_doubled(rollouts(whole), num_responses=4)
+
+
+def test_its_model_loads_with_plain_transformers(whole: Path) -> None:
+    path = whole / "checkpoints" / "step-000008" / "model"
+    assert "tba" not in (path / "config.json").read_text("utf-8")
+    model = AutoModelForCausalLM.from_pretrained(path)
+    assert torch.isfinite(model(torch.tensor([[4, 5, 6]])).logits).all()
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(whole: Path, tmp_path: Path, step: int) -> None:
+    """As after kill -9: checkpoints later than `step` are gone, but log and metrics run on to the end."""
+    config = small_config(tmp_path, "again", run=INLINE, searcher={"num_searchers": 2}, checkpoint={"period": 2})
+    run = start(config).run
+    for later in range(step + 2, 10, 2):
+        shutil.rmtree(run / "checkpoints" / f"step-{later:06d}")
+    before = rollouts(run)
+    resume(run)
+    assert same_weights(weights(run, 8), weights(whole, 8))
+    assert train_records(run) == train_records(whole)
+    after = rollouts(run)
+    assert_nothing_doubled(after, num_responses=4)
+    assert before["response"].tolist() == after["response"].tolist()
+
+
+def test_another_seed_is_another_run(whole: Path, tmp_path: Path) -> None:
+    run = start(small_config(tmp_path, "other", run={**INLINE, "seed": 1}, searcher={"num_searchers": 2})).run
+    assert not same_weights(weights(run, 8), weights(whole, 8))
+
+
+def test_staleness_of_recent_data_is_at_most_2k_minus_1(tmp_path: Path) -> None:
+    k = 3
+    config = small_config(
+        tmp_path,
+        "stale",
+        run=INLINE,
+        trainer={"num_steps": 12, "sync_period": k, "initial_groups": 6},
+        buffer={"recent_fraction": 1.0},
+    )
+    counts: Counter[int] = Counter()
+    for record in train_records(start(config).run)[k:]:  # the first period draws from the initial fill
+        counts.update({int(age): n for age, n in record["staleness/counts"].items()})
+    assert set(counts) == set(range(k, 2 * k))
+
+
+def test_staleness_0_equals_synchronous_bit_for_bit(tmp_path: Path) -> None:
+    trainer = {"sync_period": 1, "num_steps": 6}
+    limited = start(small_config(tmp_path, "limited", run=INLINE, trainer={**trainer, "max_staleness": 0})).run
+    synchronous = start(small_config(tmp_path, "synchronous", run=INLINE, trainer={**trainer, "synchronous": True})).run
+    assert same_weights(weights(limited, 6), weights(synchronous, 6))
+    assert train_records(limited) == train_records(synchronous)
+    ages = {age for r in train_records(synchronous) for age in r["staleness/counts"]}
+    assert ages == {"0"}
+
+
+def test_a_staleness_limit_is_kept(tmp_path: Path) -> None:
+    run = start(small_config(tmp_path, "limit", run=INLINE, trainer={"max_staleness": 2, "num_steps": 10})).run
+    assert max(r["staleness/max"] for r in train_records(run)) <= 2
+
+
+def test_weights_in_flight_are_named_token_by_token(tmp_path: Path) -> None:
+    run = start(small_config(tmp_path, "flight", run=INLINE, engine={"in_flight_updates": True})).run
+    frame = rollouts(run)
+    assert (frame["version"] >= 0).all()
+    assert frame["version"].nunique() > 1

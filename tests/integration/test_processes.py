@@ -1,0 +1,226 @@
+"""Runs of the local launcher, with processes killed where it hurts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, started, tba
+
+from tba.activity import read_activities
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def until(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> Any:
+    """Poll until something is there. Fails, rather than waits on, if the run ends or nothing comes."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        if process.poll() is not None:
+            pytest.fail(f"the run ended first: {process.communicate()[0]}")
+        time.sleep(0.01)
+    pytest.fail("the awaited did not happen")
+
+
+def pid_of(run: Path, name: str, newer_than: int = 0) -> int | None:
+    found = [a["pid"] for a in read_activities(run) if a["process"] == name]
+    return found[0] if found and found[0] != newer_than else None
+
+
+def test_searchers_killed_at_random_moments_are_replaced_and_nothing_merged_is_lost(tmp_path: Path) -> None:
+    """Three kills while groups stream up; each time another takes over, and the Trainer goes on."""
+    config = small_config(tmp_path, "killed", searcher={"num_searchers": 2}, trainer={"num_steps": 100_000})
+    run = tmp_path / "killed"
+    rng = random.Random(0)
+    with started("train", *arguments(config)) as process:
+        killed = {0: 0, 1: 0}
+        for index in (0, 1, 0):
+            pid = until(lambda i=index: pid_of(run, f"searcher-{i}", newer_than=killed[i]), process)
+            wanted = len(records(run, "train")) + rng.randrange(1, 10)
+            until(lambda n=wanted: len(records(run, "train")) >= n, process)
+            os.kill(pid, signal.SIGKILL)
+            killed[index] = pid
+        # The third incarnation of Searcher 0 delivers.
+        until(lambda: any(r["source"] == "searcher-0.2" for r in records(run, "search")), process)
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, output
+    restarts = [r for r in records(run) if r.get("event") == "searcher_restarted"]
+    assert [r["searcher"] for r in restarts] == [0, 1, 0]
+    assert all("SIGKILL" in r["why"] for r in restarts)
+    assert json.loads((run / "summary.json").read_text())["searchers_restarted"] == 3
+    assert_nothing_doubled(rollouts(run), num_responses=4)
+
+
+def test_a_trainer_killed_during_a_save_loses_nothing_that_was_merged(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "saved", trainer={"num_steps": 60}, checkpoint={"period": 2, "keep_last": 2})
+    run = tmp_path / "saved"
+    with started("train", *arguments(config)) as process:
+        until(lambda: (run / "checkpoints" / "step-000004").exists(), process)
+        trainer = pid_of(run, "trainer")
+        until(lambda: list((run / "checkpoints").glob(".step-*.partial")), process)
+        os.kill(trainer, signal.SIGKILL)
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "the Trainer died" in output
+    before = rollouts(run)
+    resumed = tba("train", "--resume", str(run))
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    after = rollouts(run)
+    assert_nothing_doubled(after, num_responses=4)
+    columns = ["source", "serial", "merge", "response", "reward"]
+    assert set(before[columns].itertuples(index=False)) <= set(after[columns].itertuples(index=False))
+    steps = [r["step"] for r in records(run, "train")]
+    assert steps[-1] == 60
+    assert not list((run / "checkpoints").glob(".step-*"))
+
+
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "stopped", run={"display": "plain"}, trainer={"num_steps": 100_000})
+    run = tmp_path / "stopped"
+    with started("train", *arguments(config)) as process:
+        until(lambda: len(records(run, "train")) > 6, process)
+        status = tba("status", str(run))
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group gets it
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert f"tba train --resume {run}" in output.replace("\n", "")
+    assert "trainer" in status.stdout
+    assert "running" in status.stdout
+    step = records(run, "train")[-1]["step"]
+    assert (run / "checkpoints" / f"step-{step:06d}").is_dir()
+    again = tba("train", "--resume", str(run), "--trainer.num-steps", str(step + 4))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert records(run, "train")[-1]["step"] == step + 4
+    assert_nothing_doubled(rollouts(run), num_responses=4)
+    assert "finished" in tba("status", str(run)).stdout
+    evaluated = tba(
+        "eval", str(run / "checkpoints" / f"step-{step + 4:06d}" / "model"), "--evaluation.num-samples", "4"
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "pass@4" in evaluated.stdout
+    assert "accuracy" in evaluated.stdout
+
+
+def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "orphans", trainer={"num_steps": 100_000})
+    run = tmp_path / "orphans"
+    with started("train", *arguments(config)) as process:
+        until(lambda: records(run, "train"), process)
+        pids = [a["pid"] for a in read_activities(run)]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a child is still there"
+        time.sleep(0.01)
+
+
+def test_weights_taken_in_flight_are_named_token_by_token(tmp_path: Path) -> None:
+    config = small_config(
+        tmp_path,
+        "flight",
+        engine={"in_flight_updates": True},
+        trainer={"num_steps": 200, "sync_period": 1},
+        searcher={"prompts_per_batch": 8},
+    )
+    finished = tba("train", *arguments(config))
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    frame = rollouts(tmp_path / "flight")
+    runs = frame["token_versions"].map(len)
+    assert runs.max() > 1
+    for versions, tokens in zip(frame["token_versions"], frame["tokens"], strict=True):
+        assert sum(part["num_tokens"] for part in versions) == len(tokens)
+
+
+def test_a_full_disk_stops_the_run_in_order(tmp_path: Path) -> None:
+    """A limit on file size stands in for the disk: the checkpoint's weights do not fit."""
+    config = small_config(tmp_path, "full", trainer={"num_steps": 1000})
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    command = [sys.executable, "-m", "tba.cli", "train", *arguments(config)]
+    full = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    assert full.returncode == 2, full.stdout + full.stderr
+    assert "space" in full.stderr
+    assert "--resume" in full.stderr
+    assert not list((tmp_path / "full" / "checkpoints").glob("*"))
+    assert_nothing_doubled(rollouts(tmp_path / "full"), num_responses=4)
+
+
+def test_rewards_that_fail_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(
+        "import os, time\n"
+        "def moody(completions, prompts, **columns):\n"
+        "    kind = hash(prompts[0]) % 5\n"
+        "    if kind == 0: raise RuntimeError('bad mood')\n"
+        "    if kind == 1: time.sleep(3600)\n"
+        "    if kind == 2: return [float('nan')] + [float(len(c)) for c in completions[1:]]\n"
+        "    return [float(len(c)) / 10 for c in completions]\n"
+    )
+    rows = [{"prompt": f"{a}+{b}+1=\n"} for a in range(1, 7) for b in range(1, 5)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = small_config(tmp_path, "moody")
+    words = [w for w in arguments(config) if w]
+    start = words.index("--task.kind")
+    end = words.index("--reward.timeout-seconds")
+    words[start:end] = ["--task.data", "rows.jsonl", "--task.num-eval", "4", "--reward", "moody:moody"]
+    words[words.index("--reward.timeout-seconds") + 1] = "0.5"
+    finished = subprocess.run(
+        [sys.executable, "-m", "tba.cli", "train", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=240,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    events = [r for r in records(tmp_path / "moody") if r.get("event") == "reward_failed"]
+    assert {"raised", "timeout", "not_finite"} <= {r["why"] for r in events}
+    assert all(r["prompt_id"] for r in events)
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    script = EXAMPLES / "own_reward" / "train.py"
+    words = [sys.executable, str(script), "--num-steps", "4", "--root", str(tmp_path / "runs")]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "reward" in shown.stdout
+    rewards = f"{script.parent / 'rewards.py'}:right_answer,{script.parent / 'rewards.py'}:brevity"
+    line = [
+        "train",
+        "--model",
+        "arithmetic",
+        "--task.data",
+        str(script.parent / "prompts.jsonl"),
+        "--task.num-eval",
+        "8",
+    ]
+    line += ["--reward", rewards, "--reward.weights", "1,0.2", "--engine.max-new-tokens", "32"]
+    line += [
+        "--trainer.num-steps",
+        "4",
+        "--trainer.num-groups",
+        "2",
+        "--run.root",
+        str(tmp_path / "runs"),
+        "--run.name",
+        "x",
+    ]
+    finished = tba(*line, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "rewards/brevity/mean" in records(tmp_path / "runs" / "x", "search")[0]
