@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _SIZE = 1024
+_DETAIL = 120  # characters shown: six bytes each at worst, so that the record is never cut
 FOLDER = "processes"
 
 
@@ -68,9 +69,9 @@ class Activity:
         if self._map is None:
             return
         doing, detail = self._current
-        record = {"process": self._name, "pid": os.getpid(), "doing": doing, "detail": detail[:200]}
+        record = {"process": self._name, "pid": os.getpid(), "doing": doing, "detail": detail[:_DETAIL]}
         record |= {"since": time.time(), **self._notes}
-        self._map[:_SIZE] = json.dumps(record).encode()[:_SIZE].ljust(_SIZE)
+        self._map[:_SIZE] = json.dumps(record, ensure_ascii=False).encode()[:_SIZE].ljust(_SIZE)
 
 
 def read_activities(run: Path) -> list[dict[str, Any]]:

@@ -74,11 +74,13 @@ def save_checkpoint(
     keep_last: int,
 ) -> Checkpoint:
     """Write a checkpoint whole or not at all, then remove those beyond the newest `keep_last`."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder = run / FOLDER
     target, partial = folder / f"step-{step:06d}", folder / f".step-{step:06d}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    for leftover in folder.glob(".step-*"):  # of a process that was killed here
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         (partial / "state").mkdir(parents=True)
         save_model(partial / "model")
@@ -89,14 +91,22 @@ def save_checkpoint(
         (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         for path in [*files, partial / _MANIFEST]:
             _flush(path)
-    except OSError:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk gets its space back
+        number = re.search(r"\(os error (\d+)\)", str(error)) if isinstance(error, SafetensorError) else None
+        if number:  # safetensors wraps what the system said; callers know a full disk by its OSError
+            raise OSError(int(number[1]), str(error)) from error
         raise
+    replaced = folder / f".step-{step:06d}.replaced"
     if target.exists():
-        shutil.rmtree(target)
+        os.replace(target, replaced)
     os.replace(partial, target)
     _flush(folder)
-    for old in list_checkpoints(run)[:-keep_last]:
+    shutil.rmtree(replaced, ignore_errors=True)
+    # Those of later steps were made before the run went back to an earlier checkpoint: it is not theirs any more.
+    found = list_checkpoints(run)
+    num_past = sum(checkpoint.step <= step for checkpoint in found)
+    for old in found[: max(0, num_past - keep_last)] + found[num_past:]:
         shutil.rmtree(old.path, ignore_errors=True)
     return Checkpoint(target)
 

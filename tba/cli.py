@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(rest: Arguments) -> int:
-    from tba.config import load_config, parse_overrides
+    from tba.config import load_config
+    from tba.config_text import parse_overrides
 
     resume = _take_value(rest, "--resume")
     overwrite = _take_flag(rest, "--overwrite")
@@ -80,7 +81,7 @@ def _train(rest: Arguments) -> int:
 
 
 def _eval(rest: Arguments) -> int:
-    from tba.config import parse_overrides
+    from tba.config_text import parse_overrides
     from tba.runs import config_for_model
 
     model = _take_positional(rest)
@@ -114,7 +115,8 @@ def _compare(rest: Arguments) -> int:
 
 
 def _config(rest: Arguments) -> int:
-    from tba.config import load_config, parse_overrides, to_toml
+    from tba.config import load_config, to_toml
+    from tba.config_text import parse_overrides
 
     path = _take_positional(rest)
     print(to_toml(load_config(path, parse_overrides(rest))), end="")

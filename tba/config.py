@@ -6,16 +6,15 @@ remedy. Layers, later over earlier: the defaults here, a TOML file, dotted overr
 
 from __future__ import annotations
 
-import json
-import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from tba import config_text
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
@@ -67,6 +66,7 @@ class ArithmeticTaskConfig(Section):
     """Chains of additions and subtractions with the working shown, generated from a seed."""
 
     kind: Literal["arithmetic"] = "arithmetic"
+    """The kind of task; `task = "arithmetic"` is short for it."""
     difficulty: Literal["easy", "medium", "hard"] = "easy"
     """`easy`: short chains of single digits. `medium`: longer chains. `hard`: two-digit numbers."""
     num_train: int = Field(4096, ge=1)
@@ -81,6 +81,7 @@ class CustomTaskConfig(Section):
     """Your own prompts: a jsonl, json, csv or parquet file, or a Hugging Face dataset id."""
 
     kind: Literal["custom"] = "custom"
+    """The kind of task; left out, `task.data` implies it."""
     data: str
     """The file or dataset id with the training rows."""
     eval_data: str | None = None
@@ -352,8 +353,9 @@ def embedded_settings() -> dict[str, Any]:
 def load_config(path: str | Path | None, overrides: Mapping[str, Any]) -> Config:
     """Read the layers. Without a file, a run that names no model of its own starts from the embedded default."""
     if path is not None:
-        return parse_config(_read_toml(Path(path)), overrides)
-    if "model" in overrides:
+        return parse_config(config_text.read_toml(Path(path)), overrides)
+    model = overrides.get("model")
+    if isinstance(model, str) or (isinstance(model, Mapping) and "path" in model):
         return parse_config({}, overrides)
     if isinstance(overrides.get("task"), Mapping) and "data" in overrides["task"]:
         raise TbaError("model is missing: task.data needs a model of yours, name it with --model PATH_OR_ID")
@@ -368,68 +370,9 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
         raise TbaError("; ".join(dict.fromkeys(_one_line(fault) for fault in error.errors()))) from None
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """`--trainer.learning-rate 1e-6 --model=x` to a nested mapping. A flag with no value means true."""
-    settings: dict[str, Any] = {}
-    rest = list(arguments)
-    while rest:
-        flag = rest.pop(0)
-        if not flag.startswith("--") or flag == "--":
-            raise TbaError(f"unexpected argument {flag!r}: settings look like --section.key value")
-        key, equals, value = flag[2:].partition("=")
-        if not equals:
-            value = rest.pop(0) if rest and not _is_flag(rest[0]) else "true"
-        _assign(settings, key.replace("-", "_").split("."), value)
-    return settings
-
-
 def to_toml(config: Config) -> str:
     """The resolved settings as TOML: enough to run it again."""
-    lines: list[str] = []
-    for name, section in config.model_dump(mode="json").items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {_toml_value(value)}" for key, value in section.items() if value is not None]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise TbaError(f"no configuration file at {path}: check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TbaError(f"{path} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise TbaError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("--") and len(argument) > 2 and argument[2].isalpha()
-
-
-def _assign(settings: dict[str, Any], path: list[str], value: str) -> None:
-    for name in path[:-1]:
-        inner = settings.setdefault(name, {})
-        if isinstance(inner, str):
-            inner = settings[name] = _expand(name, inner)
-        settings = inner
-    last = path[-1]
-    if isinstance(settings.get(last), dict):
-        settings[last] = {**_expand(last, value), **settings[last]}
-    else:
-        settings[last] = value
-
-
-def _expand(section: str, value: str) -> dict[str, Any]:
-    """The long form of a shorthand, so that `--task x --task.name y` adds up."""
-    return {"task": {"kind": value}, "model": {"path": value}}.get(section, {"functions": value})
+    return config_text.to_toml(config.model_dump(mode="json"))
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -442,9 +385,9 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != _task_shorthand(old)["kind"]:
                 old = None
         if isinstance(old, str) and isinstance(value, Mapping):
-            old = _expand(key, old)
+            old = config_text.expand(key, old)
         if isinstance(old, Mapping) and isinstance(value, str) and key in ("task", "model", "reward"):
-            value = _expand(key, value)
+            value = config_text.expand(key, value)
         merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
 

@@ -30,6 +30,8 @@ class Metrics:
 
     def __init__(self, run: Path, *, elapsed: float = 0.0, sinks: Sequence[Sink] = ()) -> None:
         self._file = os.open(run / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if _is_torn(run / FILE):
+            os.write(self._file, b"\n")  # else the first record would go down with the line before it
         self._start = time.monotonic() - elapsed
         self._sinks = sinks
 
@@ -73,6 +75,15 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 continue  # the last line of a process that was killed while writing it
 
 
+def _is_torn(path: Path) -> bool:
+    """Whether the last line was left without its end, by a crash or a full disk."""
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -83,9 +94,8 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class TensorBoardSink:

@@ -23,8 +23,7 @@ def step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group],
     """Averages over the groups of a step, however they were split into passes."""
     weights = [batch.shape[0] / len(groups) for batch, _ in results]
     mean = {
-        name: sum(w * float(loss.metrics[name]) for w, (_, loss) in zip(weights, results, strict=True))
-        for name in results[0][1].metrics
+        name: _mean(name, [float(loss.metrics[name]) for _, loss in results], weights) for name in results[0][1].metrics
     }
     reward_GK = torch.cat([batch.reward_GK for batch, _ in results])
     advantage_GK = torch.cat([loss.advantage_GK for _, loss in results])
@@ -36,6 +35,7 @@ def step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group],
         "reward": float(reward_GK.mean()),
         "reward_std": float(spread_G.mean()),
         "frac_reward_zero_std": float((spread_G < 1e-8).float().mean()),
+        "advantage_std": float(advantage_GK.std()),
         **mean,
         "tokens": sum(lengths),
         "completions/mean_length": float(np.mean(lengths)),
@@ -43,6 +43,12 @@ def step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group],
         **staleness_metrics(staleness_GK),
         **residuals_by_staleness(advantage_GK, staleness_GK),
     }
+
+
+def _mean(name: str, values: Sequence[float], weights: Sequence[float]) -> float:
+    """Over passes, weighted by their groups; root mean squares are averaged as squares."""
+    power = 2 if name.endswith("_rms") else 1
+    return float(np.average(np.power(values, power), weights=weights) ** (1 / power))
 
 
 def staleness_metrics(staleness_GK: Tensor) -> dict[str, Any]:

@@ -97,7 +97,10 @@ class Trainer:
             self.fill()
             while self.step < self.config.num_steps and not self._stopping():
                 started = time.monotonic()
-                metrics = self.train_step(self.draw())
+                groups = self.draw()
+                if not groups:
+                    break  # asked to stop while it waited for them
+                metrics = self.train_step(groups)
                 self.record(metrics, time.monotonic() - started)
                 if self.step % self.config.sync_period == 0:
                     self.sync()
@@ -110,7 +113,10 @@ class Trainer:
                 self.merge(wait=True)
 
     def draw(self) -> list[Group]:
-        """Groups for one step: from the buffer as it is, or, under a staleness limit, once it is fresh enough."""
+        """Groups for one step: from the buffer as it is, or, under a staleness limit, once it is fresh enough.
+
+        Empty only if it was asked to stop while it waited.
+        """
         limit = self.config.staleness_limit
         if limit is not None:
             self.buffer.evict_before(self.step - limit)
@@ -118,6 +124,8 @@ class Trainer:
                 while self._num_fresh(limit) < self.config.num_groups and not self.stop_requested:
                     self.merge(wait=True)
                     self.buffer.evict_before(self.step - limit)
+                if self._num_fresh(limit) < self.config.num_groups:
+                    return []
         with self.activity("draw"):
             return draw(
                 self.buffer,

@@ -7,5 +7,5 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-# The tests' models are tiny: more threads only wait for each other (DESIGN.md, facts about small machines).
+# The tests' models are tiny: more threads only wait for each other.
 torch.set_num_threads(1)

@@ -60,7 +60,8 @@ class SharedWeightPublisher:
         segment = self._segment or self._create(tensors)
         slot = 1 - int(segment.header[_NEWEST])
         head, payload = segment.heads[slot], segment.payloads[slot]
-        head[_SEQUENCE] += np.uint64(1)  # odd: being written
+        # Odd: being written. The next odd number, also after a write that was interrupted and left one.
+        head[_SEQUENCE] = (head[_SEQUENCE] + np.uint64(1)) | np.uint64(1)
         offset = 0
         for tensor in tensors.values():
             payload[offset : offset + len(tensor)] = tensor

@@ -80,8 +80,8 @@ class SocketGroupReceiver:
         while True:
             try:
                 connection = self._listener.accept()
-            except AuthenticationError:
-                continue
+            except (AuthenticationError, EOFError, ConnectionError):
+                continue  # a stranger, or a Searcher killed while it connected: the next one is welcome
             except OSError:
                 return  # the listener was closed
             with self._changed:

@@ -27,6 +27,5 @@ def trajectory_balance(policy_GK: Tensor, reference_GK: Tensor, reward_GK: Tenso
             "log_z": log_z_G1.mean(),
             "residual_rms": residual_GK.square().mean().sqrt(),
             "log_ratio": log_ratio_GK.detach().mean(),
-            "advantage_std": scaled_GK.detach().std(),
         },
     )

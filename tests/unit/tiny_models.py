@@ -46,7 +46,6 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": EOS,
     "pad_token_id": 0,
 }
-_GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "attn_pdrop": 0.5, "resid_pdrop": 0.5}
 
 
 def _config(kind: type[PreTrainedConfig], **changes: Any) -> PreTrainedConfig:
@@ -60,13 +59,11 @@ ARCHITECTURES: dict[str, PreTrainedConfig] = {
     "llama, tied": _config(LlamaConfig, tie_word_embeddings=True),
     "qwen2 (biases)": _config(Qwen2Config, tie_word_embeddings=True),
     "qwen3 (norms on queries and keys)": _config(Qwen3Config, head_dim=16),
-    "gpt2 (learned positions, dropout)": GPT2Config(vocab_size=VOCABULARY, eos_token_id=EOS, **_GPT2),
+    "gpt2 (learned positions, dropout)": _config(GPT2Config, attn_pdrop=0.5, resid_pdrop=0.5),
     "gpt-neox (partly rotary, parallel)": _config(GPTNeoXConfig, rotary_pct=0.25, use_parallel_residual=True),
     "phi (head with a bias)": _config(PhiConfig, partial_rotary_factor=0.5),
     "deepseek-v3 (keys longer than values)": _config(
         DeepseekV3Config,
-        DiffLlamaConfig,
-        DogeConfig,
         num_key_value_heads=4,
         moe_intermediate_size=16,
         n_routed_experts=4,

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tba import activity as activity_module
+from tba.activity import FOLDER, Activity, read_activities
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(activity_module, "time", clock)
+    return clock
+
+
+def test_time_goes_to_the_innermost_activity(clock: Clock) -> None:
+    activity = Activity(None, "trainer")
+    clock.pass_seconds(1)
+    with activity("outer"):
+        clock.pass_seconds(2)
+        with activity("inner"):
+            clock.pass_seconds(4)
+        clock.pass_seconds(8)
+        with activity("inner", "again"):
+            clock.pass_seconds(16)
+    clock.pass_seconds(32)
+    assert activity.seconds() == {"idle": 33, "outer": 10, "inner": 20}
+
+
+def test_the_seconds_add_up_to_the_time_that_has_passed(clock: Clock) -> None:
+    activity = Activity(None, "trainer")
+    with activity("outer"), activity("inner"):
+        clock.pass_seconds(3)
+        assert activity.seconds() == {"idle": 0, "outer": 0, "inner": 3}, "an activity counts while it goes on"
+        clock.pass_seconds(5)
+    assert sum(activity.seconds().values()) == 8
+
+
+def test_an_error_ends_the_activity(clock: Clock) -> None:
+    activity = Activity(None, "trainer")
+
+    def fail() -> None:
+        clock.pass_seconds(1)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), activity("outer"):
+        fail()
+    clock.pass_seconds(2)
+    assert activity.seconds() == {"idle": 2, "outer": 1}
+
+
+def test_what_a_process_does_can_be_read_while_it_does_it(tmp_path: Path, clock: Clock) -> None:
+    activity = Activity(tmp_path, "searcher-0")
+    (shown,) = read_activities(tmp_path)
+    assert (shown["doing"], shown["pid"], shown["process"]) == ("idle", os.getpid(), "searcher-0")
+    clock.pass_seconds(5)
+    activity.note(version=7)
+    with activity("generate", "8 prompts × 16"):
+        clock.pass_seconds(2)
+        (shown,) = read_activities(tmp_path)
+        assert (shown["doing"], shown["detail"], shown["version"]) == ("generate", "8 prompts × 16", 7)
+        assert shown["since"] == 1_005.0
+        with activity("load"):
+            assert read_activities(tmp_path)[0]["doing"] == "load"
+        assert read_activities(tmp_path)[0]["doing"] == "generate"
+    assert read_activities(tmp_path)[0]["doing"] == "idle"
+
+
+def test_a_long_or_foreign_detail_stays_readable(tmp_path: Path) -> None:
+    activity = Activity(tmp_path, "searcher-0")
+    for detail in ("x" * 5_000, "×" * 5_000, "😀" * 5_000, '"\\\n' * 1_000):
+        with activity("generate", detail):
+            (shown,) = read_activities(tmp_path)
+            assert shown["doing"] == "generate"
+            assert detail.startswith(shown["detail"])
+
+
+def test_every_process_has_a_file_of_its_own(tmp_path: Path) -> None:
+    for name in ("trainer", "searcher-0", "searcher-1"):
+        Activity(tmp_path, name)
+    (tmp_path / FOLDER / "searcher-0.starts").write_text("1", "utf-8")
+    assert [shown["process"] for shown in read_activities(tmp_path)] == ["searcher-0", "searcher-1", "trainer"]
+
+
+def test_a_file_caught_in_the_middle_of_a_change_is_passed_over(tmp_path: Path) -> None:
+    Activity(tmp_path, "trainer")
+    (tmp_path / FOLDER / "searcher-0.json").write_bytes(json.dumps({"doing": "x"}).encode()[:-3])
+    assert [shown["process"] for shown in read_activities(tmp_path)] == ["trainer"]
+
+
+def test_a_started_process_replaces_what_its_forerunner_said(tmp_path: Path) -> None:
+    first = Activity(tmp_path, "searcher-0")
+    with first("generate", "a long detail, longer than what comes next"):
+        Activity(tmp_path, "searcher-0")
+        assert [shown["doing"] for shown in read_activities(tmp_path)] == ["idle"]

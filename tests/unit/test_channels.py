@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from multiprocessing import AuthenticationError
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from channel_processes import payload, publish_back_to_back, send_for_ever
+from numpy.typing import NDArray
+
+from tba.channels.base import Message
+from tba.channels.inline import InlineGroups, InlineWeights
+from tba.channels.shared_memory import LAYOUT, WEIGHTS, SharedWeightPublisher, SharedWeightSubscriber
+from tba.channels.socket import ADDRESS, SocketGroupReceiver, SocketGroupSender
+from tba.testing import make_group
+from tba.types import Group, Report, WeightUpdate
+
+spawn = multiprocessing.get_context("spawn")
+
+
+@contextmanager
+def running(target: Callable[..., None], *arguments: Any) -> Iterator[SpawnProcess]:
+    """Another process, which does not outlive the test whatever happens in it."""
+    process = spawn.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def assert_is_of(update: WeightUpdate | None, version: int, num_words: int) -> None:
+    """The label is this version, and every byte of the content agrees with it."""
+    assert update is not None
+    assert update.version == version
+    expected = payload(version, num_words)
+    assert update.tensors.keys() == expected.keys()
+    for name, tensor in update.tensors.items():
+        assert np.array_equal(tensor, expected[name])
+
+
+def subscriber(directory: Path) -> SharedWeightSubscriber:
+    return SharedWeightSubscriber(directory, lambda: True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Weights down: shared memory
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_only_newer_versions_are_given(tmp_path: Path) -> None:
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    publisher.publish(0, payload(0, 8))
+    assert_is_of(reader.newer_than(-1), 0, 8)
+    assert reader.newer_than(0) is None
+    publisher.publish(3, payload(3, 8))
+    publisher.publish(5, payload(5, 8))
+    assert_is_of(reader.newer_than(0), 5, 8)
+    assert_is_of(reader.newer_than(4), 5, 8)
+    assert reader.newer_than(5) is None
+    assert reader.newer_than(6) is None
+
+
+def test_a_version_may_be_published_again(tmp_path: Path) -> None:
+    """A resumed Trainer starts with the version of its checkpoint."""
+    publisher = SharedWeightPublisher(tmp_path)
+    publisher.publish(4, payload(4, 8))
+    publisher.publish(4, payload(4, 8))
+    assert_is_of(subscriber(tmp_path).newer_than(3), 4, 8)
+
+
+def test_an_odd_number_of_bytes_travels_whole(tmp_path: Path) -> None:
+    tensors = {"a": np.arange(3, dtype=np.uint8), "b": np.arange(10, 20, dtype=np.uint8)}
+    SharedWeightPublisher(tmp_path).publish(1, tensors)
+    update = subscriber(tmp_path).newer_than(0)
+    assert update is not None
+    assert {name: tensor.tolist() for name, tensor in update.tensors.items()} == {
+        name: tensor.tolist() for name, tensor in tensors.items()
+    }
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_end_is_told(tmp_path: Path, finished: bool) -> None:
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    publisher.publish(1, payload(1, 8))
+    assert (reader.closed, reader.finished) == (False, False)
+    publisher.publish(2, payload(2, 8))
+    publisher.close(finished)
+    assert (reader.closed, reader.finished) == (True, finished)
+    assert_is_of(reader.newer_than(1), 2, 8)
+
+
+def test_a_publisher_that_never_published_may_close(tmp_path: Path) -> None:
+    SharedWeightPublisher(tmp_path).close(finished=False)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_subscriber_waits_for_the_first_version_while_the_trainer_lives(tmp_path: Path) -> None:
+    publisher = SharedWeightPublisher(tmp_path)
+    asked = 0
+
+    def alive() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            publisher.publish(7, payload(7, 8))
+        return True
+
+    assert_is_of(SharedWeightSubscriber(tmp_path, alive).newer_than(-1), 7, 8)
+    assert asked == 3
+
+
+def test_a_subscriber_does_not_wait_for_a_dead_trainer(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match="the Trainer ended before it published any weights"):
+        SharedWeightSubscriber(tmp_path, lambda: False).newer_than(-1)
+
+
+def test_the_layout_appears_only_with_a_whole_version(tmp_path: Path) -> None:
+    """A reader that finds the layout may read at once."""
+    publisher = SharedWeightPublisher(tmp_path)
+    with pytest.raises(ValueError):
+        publisher.publish(1, Interrupted(payload(1, 8)))
+    assert not (tmp_path / LAYOUT).exists()
+
+
+@pytest.mark.timeout(120)
+def test_no_version_is_torn_or_mislabelled(tmp_path: Path) -> None:
+    """Another process publishes without a pause, so that many copies are overtaken while they are made."""
+    num_words, enough = 40_000, spawn.Event()
+    seen = [0]
+    with running(publish_back_to_back, tmp_path, num_words, enough) as process:
+        reader = SharedWeightSubscriber(tmp_path, process.is_alive)
+        while not reader.closed:
+            update = reader.newer_than(seen[-1])
+            if update is not None:
+                assert_is_of(update, update.version, num_words)
+                seen.append(update.version)
+                if len(seen) == 500:
+                    enough.set()
+        process.join()
+        assert process.exitcode == 0
+    assert seen == sorted(set(seen))
+    assert reader.finished
+
+
+class Interrupted(dict[str, Any]):
+    """Tensors whose publication stops after the first: as when the process is killed in the middle of a write."""
+
+    def __init__(self, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+        names = list(tensors)
+        super().__init__(tensors)
+        self[names[-1]] = Unwritable(tensors[names[-1]])
+
+
+class Unwritable:
+    """Has a length, and nothing that could be copied."""
+
+    def __init__(self, tensor: NDArray[np.uint8]) -> None:
+        self._length = len(tensor)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[np.uint8]:
+        raise ValueError("interrupted")
+
+
+@pytest.mark.timeout(30)  # a reader that waits for the end of the write waits for ever
+def test_a_write_that_never_ended_leaves_the_version_before(tmp_path: Path) -> None:
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    publisher.publish(1, payload(1, 1_000))
+    publisher.publish(2, payload(2, 1_000))
+    with pytest.raises(ValueError, match="interrupted"):
+        publisher.publish(3, Interrupted(payload(3, 1_000)))
+    assert_is_of(reader.newer_than(1), 2, 1_000)
+    assert reader.newer_than(2) is None
+    assert_is_of(subscriber(tmp_path).newer_than(-1), 2, 1_000)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("num_interruptions", [1, 2])
+def test_a_publisher_recovers_from_a_write_that_never_ended(tmp_path: Path, num_interruptions: int) -> None:
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    publisher.publish(1, payload(1, 1_000))
+    for version in range(2, 2 + num_interruptions):
+        with pytest.raises(ValueError, match="interrupted"):
+            publisher.publish(version, Interrupted(payload(version, 1_000)))
+    for version in (4, 5, 6):
+        publisher.publish(version, payload(version, 1_000))
+        assert_is_of(reader.newer_than(version - 1), version, 1_000)
+
+
+def test_damaged_weights_are_refused(tmp_path: Path) -> None:
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    publisher.publish(1, payload(1, 1_000))
+    path = tmp_path / WEIGHTS
+    content = bytearray(path.read_bytes())
+    place = content.index(payload(1, 1_000)["first"].tobytes())
+    content[place + 4_000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RuntimeError, match="published weights of version 1 fail their checksum"):
+        reader.newer_than(0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Groups up: a socket
+# ---------------------------------------------------------------------------------------------------------------------
+
+KEY = b"a key of this run"
+
+
+@pytest.fixture
+def meeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short path: those of sockets may have about a hundred characters."""
+    return tmp_path_factory.mktemp("m")
+
+
+@pytest.fixture
+def receiver(meeting: Path) -> Iterator[SocketGroupReceiver]:
+    with closing(SocketGroupReceiver(meeting, KEY)) as receiver:
+        yield receiver
+
+
+def sender_to(meeting: Path, key: bytes = KEY) -> SocketGroupSender:
+    return SocketGroupSender(meeting, key, lambda: True)
+
+
+def numbered(name: str, number: int, num_bytes: int = 0) -> Report:
+    return Report("event", name, {"number": number, "ballast": bytes(num_bytes)})
+
+
+def numbers(messages: list[Message], name: str) -> list[int]:
+    return [m.values["number"] for m in messages if isinstance(m, Report) and m.source == name]
+
+
+def receive_until(receiver: SocketGroupReceiver, enough: Callable[[list[Message]], bool]) -> list[Message]:
+    messages: list[Message] = []
+    while not enough(messages):
+        messages += receiver.receive(wait=True)
+    return messages
+
+
+def send_all(meeting: Path, name: str, count: int, num_bytes: int = 0) -> None:
+    with closing(sender_to(meeting)) as sender:
+        for number in range(count):
+            sender.send(numbered(name, number, num_bytes))
+
+
+def in_thread(target: Callable[..., None], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_groups_and_reports_arrive_as_they_were(meeting: Path, receiver: SocketGroupReceiver) -> None:
+    group = make_group([4, 5], [[6, 7], [8]], [0.5, -1.0], version=3, serial=9)
+    report = Report("search", "searcher-0", {"reward": 0.25})
+    with closing(sender_to(meeting)) as sender:
+        sender.send(group)
+        sender.send(report)
+        received_group, received_report = receive_until(receiver, lambda messages: len(messages) == 2)
+    assert received_report == report
+    assert isinstance(received_group, Group)
+    assert (received_group.prompt, received_group.source, received_group.serial) == (group.prompt, "searcher-0", 9)
+    for received, sent in zip(received_group.trajectories, group.trajectories, strict=True):
+        assert received.response.tokens.tolist() == sent.response.tokens.tolist()
+        assert received.response.tokens.dtype == np.int32
+        assert (received.reward, received.version) == (sent.reward, 3)
+
+
+def test_nothing_to_receive_is_an_empty_list(receiver: SocketGroupReceiver) -> None:
+    assert receiver.receive() == []
+    assert receiver.receive(wait=True) == []
+
+
+def test_each_sender_is_heard_in_its_order(meeting: Path, receiver: SocketGroupReceiver) -> None:
+    names = [f"searcher-{i}" for i in range(4)]
+    threads = [in_thread(send_all, meeting, name, 300) for name in names]
+    messages = receive_until(receiver, lambda messages: len(messages) == 4 * 300)
+    for name in names:
+        assert numbers(messages, name) == list(range(300))
+    for thread in threads:
+        thread.join()
+    assert receiver.drain() == []
+
+
+def test_a_searcher_waits_for_a_trainer_that_is_not_there_yet(meeting: Path) -> None:
+    receivers: list[SocketGroupReceiver] = []
+
+    def alive() -> bool:
+        receivers.append(SocketGroupReceiver(meeting, KEY))
+        return True
+
+    with closing(SocketGroupSender(meeting, KEY, alive)) as sender:
+        sender.send(numbered("late", 0))
+        assert numbers(receive_until(receivers[0], bool), "late") == [0]
+    receivers[0].close()
+
+
+def test_a_searcher_does_not_wait_for_a_dead_trainer(meeting: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SocketGroupSender(meeting, KEY, lambda: False)
+
+
+@pytest.mark.parametrize("cut", [2, 4, 60], ids=["within the length", "before the content", "within the content"])
+def test_a_sender_that_dies_within_a_message_loses_that_one_only(
+    meeting: Path, receiver: SocketGroupReceiver, cut: int
+) -> None:
+    other, dying = sender_to(meeting), sender_to(meeting)
+    other.send(numbered("other", 0))
+    dying.send(numbered("dying", 0))
+    dying.send(numbered("dying", 1))
+    frame = struct.pack("!i", 100) + bytes(100)
+    os.write(dying._connection.fileno(), frame[:cut])
+    dying.close()
+    # Both are known to the receiver once it has heard them; then draining waits for both.
+    messages = receive_until(receiver, lambda messages: {m.source for m in messages} == {"other", "dying"})
+    other.send(numbered("other", 1))
+    other.close()
+    messages += receiver.drain()
+    assert numbers(messages, "dying") == [0, 1]
+    assert numbers(messages, "other") == [0, 1]
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_spoils_nobody_elses_messages(meeting: Path, receiver: SocketGroupReceiver) -> None:
+    both = {"other", "killed"}
+    with running(send_for_ever, meeting, KEY, "killed", 100_000) as process, closing(sender_to(meeting)) as other:
+        other.send(numbered("other", 0))
+        messages = receive_until(receiver, lambda messages: {m.source for m in messages} == both and len(messages) > 20)
+        process.kill()
+        process.join()
+        other.send(numbered("other", 1))
+    messages += receiver.drain()
+    assert numbers(messages, "other") == [0, 1]
+    found = numbers(messages, "killed")
+    assert found == list(range(len(found)))
+
+
+def test_a_stranger_is_refused(meeting: Path, receiver: SocketGroupReceiver) -> None:
+    with pytest.raises(AuthenticationError):
+        sender_to(meeting, b"another key")
+    with closing(sender_to(meeting)) as sender:
+        sender.send(numbered("known", 0))
+    assert numbers(receive_until(receiver, bool), "known") == [0]
+
+
+@pytest.mark.timeout(30)  # a receiver that accepts nobody any more leaves the sender waiting
+@pytest.mark.parametrize("sent", [b"", b"\x00\x00"])
+def test_a_sender_that_dies_while_it_connects_keeps_nobody_out(
+    meeting: Path, receiver: SocketGroupReceiver, sent: bytes
+) -> None:
+    """A Searcher may be killed at any moment, and is started again."""
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX) as dying:
+            dying.connect(str(meeting / ADDRESS))
+            dying.sendall(sent)
+    with closing(sender_to(meeting)) as sender:
+        sender.send(numbered("next", 0))
+    assert numbers(receive_until(receiver, bool), "next") == [0]
+
+
+def test_a_slow_trainer_makes_searchers_wait_and_loses_nothing(meeting: Path) -> None:
+    capacity, count, num_bytes = 5, 200, 100_000
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        with closing(sender_to(meeting)) as sender:
+            for number in range(count):
+                sender.send(numbered("fast", number, num_bytes))
+                sent = number + 1
+
+    with closing(SocketGroupReceiver(meeting, KEY, capacity)) as receiver:
+        thread = in_thread(send)
+        received: list[int] = []
+        while len(received) < count:
+            batch = receiver.receive(wait=True)
+            assert len(batch) <= capacity
+            received += numbers(batch, "fast")
+            # Beyond what is held there is one message in the reader's hand, and what fits into the socket.
+            assert sent - len(received) <= capacity + 1 + 8
+        thread.join()
+        assert received == list(range(count))
+
+
+def test_drain_ends_when_everybody_has_hung_up(meeting: Path) -> None:
+    """Also what no longer fitted when the Trainer stopped receiving."""
+    with closing(SocketGroupReceiver(meeting, KEY, capacity=3)) as receiver:
+        for i in range(3):
+            in_thread(send_all, meeting, f"searcher-{i}", 40, 10_000)
+        messages = receive_until(receiver, lambda messages: len({m.source for m in messages}) == 3)
+        messages += receiver.drain()
+        for i in range(3):
+            assert numbers(messages, f"searcher-{i}") == list(range(40))
+
+
+def test_drain_with_nobody_there_returns(receiver: SocketGroupReceiver) -> None:
+    assert receiver.drain() == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Within one process
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_inline_weights_keep_their_own_copy() -> None:
+    weights = InlineWeights()
+    assert weights.newer_than(-1) is None
+    tensor = np.zeros(4, np.uint8)
+    weights.publish(2, {"a": tensor})
+    tensor += 1
+    update = weights.newer_than(1)
+    assert update is not None
+    assert update.tensors["a"].tolist() == [0, 0, 0, 0]
+    assert weights.newer_than(2) is None
+    weights.close(finished=True)
+    assert (weights.closed, weights.finished) == (True, True)
+
+
+def test_inline_channels_run_the_searchers_when_asked() -> None:
+    weights, groups = InlineWeights(), InlineGroups()
+    weights.on_publish = lambda: groups.send(numbered("published", 0))
+    groups.on_wait = lambda: groups.send(numbered("waited for", 0))
+    groups.on_drain = lambda: groups.send(numbered("drained", 0))
+    weights.publish(0, {})
+    assert [m.source for m in groups.receive(wait=True)] == ["published"], "what is there is not waited for"
+    assert groups.receive() == []
+    assert [m.source for m in groups.receive(wait=True)] == ["waited for"]
+    assert [m.source for m in groups.drain()] == ["drained"]

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from buffer_cases import assert_frequencies
+from tiny_models import ARCHITECTURES, EOS, REPEATING, VOCABULARY, WINDOWED, answered, build
+from torch.testing import assert_close
+from transformers import PreTrainedModel
+
+from tba.batch import pack
+from tba.engines import transformers as engine_module
+from tba.engines.transformers import TransformersEngine, stop_tokens
+from tba.policy import export_weights, token_logprobs
+from tba.testing import character_tokenizer
+from tba.types import Prompt, Response, TbaError, WeightUpdate
+
+TOKENIZER = character_tokenizer("abcdefghijklmnopqrstu")  # with its three special tokens, as many as the models know
+assert len(TOKENIZER) == VOCABULARY
+assert TOKENIZER.eos_token_id == EOS
+
+PROMPTS = [prompt for prompt, _ in answered([(4, []), (1, []), (11, []), (4, [])], seed=5)]
+LIMIT = 12
+DECODERS = {"shared": True, "cached": False}
+
+
+def model_of(name: str = "llama", *, shared: bool = True, seed: int = 0) -> PreTrainedModel:
+    return build({**ARCHITECTURES, **WINDOWED}[name], shared=shared, seed=seed)
+
+
+def engine_of(
+    model: PreTrainedModel, *, temperature: float = 1.0, limit: int = LIMIT, seed: int = 0, bf16: bool = False
+) -> TransformersEngine:
+    return TransformersEngine(model, TOKENIZER, temperature=temperature, max_new_tokens=limit, seed=seed, bf16=bf16)
+
+
+def flat(groups: Sequence[Sequence[Response]]) -> list[Response]:
+    return [response for group in groups for response in group]
+
+
+def token_lists(groups: Sequence[Sequence[Response]]) -> list[list[int]]:
+    return [response.tokens.tolist() for response in flat(groups)]
+
+
+def assert_logprobs_are_those_of(
+    model: PreTrainedModel,
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Response]],
+    temperature: float,
+    tolerance: float = 1e-4,
+) -> None:
+    with torch.no_grad():
+        fresh = token_logprobs(model, pack(list(zip(prompts, groups, strict=True))), temperature=temperature)
+    recorded = np.concatenate([response.token_logprobs for response in flat(groups)])
+    assert_close(torch.from_numpy(recorded), fresh, rtol=tolerance, atol=tolerance)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is returned
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_recorded_logprobs_are_those_of_the_policy(name: str, shared: bool, temperature: float) -> None:
+    model = model_of(name, shared=shared)
+    model.generation_config.eos_token_id = list(range(EOS, 9))  # so that rows end, and leave, at different times
+    groups = engine_of(model, temperature=temperature).generate(PROMPTS, 5)
+    assert [len(group) for group in groups] == [5, 5, 5, 5]
+    assert len({len(response) for response in flat(groups)}) > 2
+    assert_logprobs_are_those_of(model_of(name, shared=False), PROMPTS, groups, temperature)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_recorded_logprobs_are_right_beyond_a_window(name: str) -> None:
+    model = model_of(name, shared=False)
+    groups = engine_of(model, temperature=0.8).generate(PROMPTS, 5)
+    assert max(map(len, flat(groups))) > 4, "longer than the window"
+    assert_logprobs_are_those_of(model, PROMPTS, groups, 0.8)
+
+
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_bfloat16_logprobs_are_close(shared: bool) -> None:
+    groups = engine_of(model_of(shared=shared), bf16=True).generate(PROMPTS, 5)
+    assert_logprobs_are_those_of(model_of(shared=False), PROMPTS, groups, 1.0, tolerance=0.2)
+
+
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_a_response_ends_with_its_first_end_of_sequence(shared: bool) -> None:
+    responses = flat(engine_of(model_of(shared=shared)).generate(PROMPTS, 20))
+    for response in responses:
+        assert response.finished == (response.tokens[-1] == EOS)
+        assert EOS not in response.tokens[:-1]
+        assert len(response) == len(response.token_logprobs) <= LIMIT
+        assert response.token_versions == ((-1, len(response)),)
+        assert response.text == TOKENIZER.decode(response.tokens.tolist(), skip_special_tokens=True)
+        assert "<eos>" not in response.text
+        assert response.finished or len(response) == LIMIT
+    assert {response.finished for response in responses} == {True, False}
+    assert any(response.finished and len(response) == 1 for response in responses)
+
+
+def test_a_limit_of_one_token_is_a_response_of_one_token() -> None:
+    responses = flat(engine_of(model_of(), limit=1).generate(PROMPTS, 20))
+    assert {len(response) for response in responses} == {1}
+    assert {response.finished for response in responses} == {True, False}
+
+
+def test_stop_tokens_are_those_of_tokenizer_and_generation_config() -> None:
+    model = model_of()
+    model.generation_config.eos_token_id = [EOS, 5]
+    assert stop_tokens(model, TOKENIZER) == {EOS, 5}
+    model.generation_config.eos_token_id = 6
+    assert stop_tokens(model, TOKENIZER) == {EOS, 6}
+    responses = flat(engine_of(model).generate(PROMPTS, 20))
+    assert {int(response.tokens[-1]) for response in responses if response.finished} == {EOS, 6}
+    assert not any({EOS, 6} & set(response.tokens[:-1].tolist()) for response in responses)
+
+
+def test_a_model_that_never_stops_is_cut() -> None:
+    model = model_of()
+    model.generation_config.eos_token_id = None
+    tokenizer = character_tokenizer("abcdefghijklmnopqrstu")
+    tokenizer.eos_token = None
+    engine = TransformersEngine(model, tokenizer, temperature=1.0, max_new_tokens=LIMIT, seed=0)
+    responses = flat(engine.generate(PROMPTS, 3))
+    assert {(len(response), response.finished) for response in responses} == {(LIMIT, False)}
+
+
+def test_a_model_whose_layers_repeat_is_refused() -> None:
+    with pytest.raises(TbaError, match="does not fit"):
+        engine_of(build(REPEATING, shared=True)).generate(PROMPTS, 2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Choice of tokens
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2 (learned positions, dropout)", "gpt-neox (partly rotary, parallel)"])
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_greedy_is_what_transformers_generates(name: str, shared: bool) -> None:
+    groups = engine_of(model_of(name, shared=shared)).generate(PROMPTS, 1, greedy=True)
+    theirs = model_of(name, shared=False)
+    for prompt, tokens in zip(PROMPTS, token_lists(groups), strict=True):
+        ids = torch.tensor([prompt.tokens])
+        output = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=LIMIT)
+        assert tokens == output[0, len(prompt.tokens) :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_first_tokens_have_the_frequencies_of_the_softmax(shared: bool, temperature: float) -> None:
+    model = model_of(shared=shared)
+    prompt = PROMPTS[0]
+    responses = flat(engine_of(model, temperature=temperature, limit=1).generate([prompt], 20_000))
+    with torch.no_grad():
+        logits = model_of(shared=False)(input_ids=torch.tensor([prompt.tokens])).logits[0, -1]
+    exact = (logits.double() / temperature).softmax(-1)
+    counts = np.bincount([int(response.tokens[0]) for response in responses], minlength=VOCABULARY)
+    assert_frequencies(dict(enumerate(counts.tolist())), dict(enumerate((exact / exact.sum()).tolist())))
+
+
+def test_the_seed_makes_the_responses() -> None:
+    first, again, other = (token_lists(engine_of(model_of(), seed=s).generate(PROMPTS, 4)) for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_restored_engine_continues_the_same_stream() -> None:
+    engine = engine_of(model_of(), seed=1)
+    engine.generate(PROMPTS, 4)
+    state = engine.state()
+    expected = [token_lists(engine.generate(PROMPTS, 4)) for _ in range(2)]
+    restored = engine_of(model_of(), seed=99)
+    restored.restore(state)
+    assert [token_lists(restored.generate(PROMPTS, 4)) for _ in range(2)] == expected
+    assert expected[0] != expected[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows that leave
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the batch after each time rows have left."""
+    sizes: list[int] = []
+    compact = engine_module._compact
+
+    def counted(active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        slots, still_active = compact(active)
+        sizes.append(slots.numel())
+        return slots, still_active
+
+    monkeypatch.setattr(engine_module, "_compact", counted)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("llama", True),
+        ("llama", False),
+        ("deepseek-v3 (keys longer than values)", True),
+        ("gemma3", False),
+    ],
+)
+def test_rows_that_leave_do_not_change_the_others(
+    name: str, shared: bool, kept: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(name, shared=shared)
+    monkeypatch.setattr(engine_module, "COMPACT_BELOW", 1.0)  # whenever anything has finished
+    greedy = token_lists(engine_of(model).generate(PROMPTS, 1, greedy=True))
+    assert kept, "nothing left, so nothing was tested"
+    sampled = engine_of(model, temperature=1.3).generate(PROMPTS, 6)
+    assert len(kept) > 3
+    # A mistaken row would go on from another's tokens, and its log-probabilities would not be those of its own.
+    assert_logprobs_are_those_of(model_of(name, shared=False), PROMPTS, sampled, 1.3)
+
+    monkeypatch.setattr(engine_module, "COMPACT_BELOW", 0.0)  # never
+    kept.clear()
+    assert token_lists(engine_of(model).generate(PROMPTS, 1, greedy=True)) == greedy
+    assert not kept
+
+
+def test_compaction_keeps_the_active_in_the_smallest_rectangle() -> None:
+    active = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]], dtype=torch.bool)
+    slots, still_active = engine_module._compact(active)
+    assert slots.shape == (2, 2)
+    assert slots[still_active].tolist() == [1, 3, 10]
+    assert slots[1, 1] // 4 == 2, "a row is filled up with slots of its own prompt"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Weights in flight
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def update_from(model: PreTrainedModel, version: int) -> WeightUpdate:
+    return WeightUpdate(version, {name: tensor.copy() for name, tensor in export_weights(model).items()})
+
+
+def load_at(engine: TransformersEngine, updates: dict[int, WeightUpdate]) -> Callable[[], None]:
+    """Loads an update between steps, at the given numbers of the call."""
+    calls = iter(range(LIMIT))
+
+    def between_steps() -> None:
+        call = next(calls)
+        if call in updates:
+            engine.load(updates[call])
+
+    return between_steps
+
+
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_tokens_carry_the_version_that_made_them(shared: bool) -> None:
+    new = model_of(shared=shared, seed=1)
+    engine = engine_of(model_of(shared=shared))
+    groups = engine.generate(
+        PROMPTS, 6, between_steps=load_at(engine, {2: update_from(new, 7), 5: update_from(new, 9)})
+    )
+    old = engine_of(model_of(shared=shared)).generate(PROMPTS, 6)
+    assert engine.version == 9
+    expected_runs = ((-1, 3), (7, 3), (9, LIMIT - 6))
+    for response, before in zip(flat(groups), flat(old), strict=True):
+        assert sum(count for _, count in response.token_versions) == len(response)
+        assert response.version == -1
+        # The runs of a response are those of a full one, cut where it ended.
+        assert _cut(expected_runs, len(response)) == response.token_versions
+        assert response.tokens[:3].tolist() == before.tokens[:3].tolist()
+        assert response.token_logprobs[:3].tolist() == before.token_logprobs[:3].tolist()
+    assert any(len(response) == LIMIT for response in flat(groups))
+    assert token_lists(groups) != token_lists(old)
+
+
+def _cut(runs: Sequence[tuple[int, int]], length: int) -> tuple[tuple[int, int], ...]:
+    expanded = [version for version, count in runs for _ in range(count)][:length]
+    return tuple((version, expanded.count(version)) for version in dict.fromkeys(expanded))
+
+
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_loaded_weights_are_sampled_from(shared: bool) -> None:
+    new = model_of(shared=shared, seed=1)
+    engine = engine_of(model_of(shared=shared))
+    assert engine.version == -1
+    engine.load(update_from(new, 3))
+    groups = engine.generate(PROMPTS, 4)
+    assert {response.token_versions for response in flat(groups)} == {((3, len(r)),) for r in flat(groups)}
+    assert token_lists(groups) == token_lists(engine_of(new).generate(PROMPTS, 4))

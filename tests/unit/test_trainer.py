@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import PreTrainedModel
+
+from tba.activity import Activity
+from tba.buffer.log import RolloutLog
+from tba.buffer.replay import ReplayBuffer
+from tba.channels.inline import InlineGroups, InlineWeights
+from tba.checkpoint import list_checkpoints
+from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
+from tba.metrics import Metrics, read_metrics
+from tba.objectives import trajectory_balance
+from tba.policy import load_model, load_tokenizer
+from tba.testing import make_group, save_tiny_model
+from tba.trainer import Trainer
+from tba.types import Group
+
+GROUP_SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+def trainer_in(run: Path, folder: str, *, attention: str = "auto", **settings: Any) -> Trainer:
+    run.mkdir(exist_ok=True)
+    return Trainer(
+        run=run,
+        model=load_model(folder, attention=attention),
+        tokenizer=load_tokenizer(folder),
+        objective=trajectory_balance,
+        buffer=ReplayBuffer(1_000, 100),
+        log=RolloutLog(run / "rollouts"),
+        weights=InlineWeights(),
+        groups=InlineGroups(),
+        metrics=Metrics(run),
+        activity=Activity(run, "trainer"),
+        config=TrainerConfig(num_groups=2, group_size=GROUP_SIZE, learning_rate=1e-2, **settings),
+        model_config=ModelConfig(path=folder),
+        buffer_config=BufferConfig(),
+        objective_config=ObjectiveConfig(beta=0.1),
+        checkpoint_config=CheckpointConfig(period=0),
+        temperature=0.8,
+        seed=0,
+    )
+
+
+def random_groups(count: int, *, version: int = 0, seed: int = 0, reward: float | None = None) -> list[Group]:
+    """Groups of very different lengths."""
+    rng = np.random.default_rng(seed)
+
+    def tokens(longest: int) -> list[int]:
+        return rng.integers(3, 40, rng.integers(1, longest + 1)).tolist()
+
+    return [
+        make_group(
+            tokens(9),
+            [tokens(20) for _ in range(GROUP_SIZE)],
+            rng.random(GROUP_SIZE) if reward is None else [reward] * GROUP_SIZE,
+            prompt_id=str(i),
+            serial=i + 1,
+            version=version,
+        )
+        for i in range(count)
+    ]
+
+
+def parameters(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("attention", ["auto", "padded"])
+def test_a_step_is_the_same_however_its_groups_are_split(tmp_path: Path, folder: str, attention: str) -> None:
+    """Whole, group by group, and in between: same numbers, same update."""
+    groups = random_groups(5)
+    found = []
+    for budget in (1, 70, 100_000):
+        trainer = trainer_in(tmp_path / str(budget), folder, attention=attention, micro_batch_tokens=budget)
+        trainer.step = 4
+        metrics = trainer.train_step(groups)
+        found.append((metrics, parameters(trainer.model)))
+    whole_metrics, whole_parameters = found[-1]
+    assert {"loss", "residual_rms", "advantage_std", "log_z", "grad_norm", "staleness/mean"} <= whole_metrics.keys()
+    for metrics, updated in found[:-1]:
+        assert metrics.keys() == whole_metrics.keys()
+        for name, value in metrics.items():
+            expected = whole_metrics[name]
+            assert value == (pytest.approx(expected, rel=1e-3) if isinstance(value, float) else expected), name
+        assert_close(updated, whole_parameters, rtol=1e-3, atol=1e-5)
+
+
+def test_steps_lower_the_loss_on_the_same_groups(tmp_path: Path, folder: str) -> None:
+    trainer = trainer_in(tmp_path / "run", folder)
+    groups = random_groups(4)
+    losses = [trainer.train_step(groups)["loss"] for _ in range(15)]
+    assert losses[-1] < losses[0] / 2
+    assert trainer.step == 15
+    assert trainer.tokens_trained == 15 * sum(group.num_tokens for group in groups)
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights(tmp_path: Path, folder: str) -> None:
+    trainer = trainer_in(tmp_path / "run", folder)
+    before = parameters(trainer.model)
+    metrics = trainer.train_step(random_groups(2, reward=math.inf))
+    assert not math.isfinite(metrics["grad_norm"])
+    assert_close(parameters(trainer.model), before, rtol=0, atol=0)
+    assert [record["event"] for record in read_metrics(tmp_path / "run")] == ["gradient_not_finite"]
+    trainer.train_step(random_groups(2))
+    assert any(not torch.equal(parameter, before[name]) for name, parameter in trainer.model.named_parameters())
+
+
+def test_staleness_is_counted_from_the_version_that_is_trained(tmp_path: Path, folder: str) -> None:
+    trainer = trainer_in(tmp_path / "run", folder)
+    trainer.step = 7
+    metrics = trainer.train_step([*random_groups(1, version=7), *random_groups(1, version=2)])
+    assert metrics["staleness/counts"] == {"0": GROUP_SIZE, "5": GROUP_SIZE}
+    assert (metrics["staleness/mean"], metrics["staleness/max"]) == (2.5, 5)
+    assert {"residual/staleness_0", "residual/staleness_3-5"} <= metrics.keys()
+    assert trainer.step == 8
+
+
+@pytest.mark.parametrize("num_fresh", [0, 1])
+def test_a_stop_while_it_waits_for_fresh_groups_saves_and_ends(tmp_path: Path, folder: str, num_fresh: int) -> None:
+    """In synchronous mode the Trainer spends most of its time so; Ctrl-C must find a checkpoint written."""
+    trainer = trainer_in(tmp_path / "run", folder, synchronous=True, sync_period=1, num_steps=10)
+    groups, weights = trainer.groups, trainer.weights
+    assert isinstance(groups, InlineGroups)
+    assert isinstance(weights, InlineWeights)
+    rounds = iter([random_groups(2, version=0), random_groups(num_fresh, version=1)])
+
+    def search() -> None:
+        for i, group in enumerate(next(rounds, [])):
+            groups.send(Group(group.prompt, group.trajectories, "searcher-0", 100 * trainer.step + i + 1))
+        trainer.stop_requested = trainer.step == 1
+
+    groups.on_wait = search
+    trainer.run()
+    assert trainer.step == 1
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [1]
+    assert weights.closed
+    assert not weights.finished
