@@ -48,7 +48,8 @@ def markdown(title: str, command: str, rows: Sequence[Row]) -> str:
     lines += ["| what | ours | compared with | ratio | spread | bar |", "| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         mark = {True: " ✓", False: " ✗", None: ""}[row.met]
-        lines.append(f"| {row.name} | {row.ours} | {row.other} | **{row.ratio:.2f}** | {row.spread} | {row.bar}{mark} |")
+        cells = (row.name, row.ours, row.other, f"**{row.ratio:.2f}**", row.spread, row.bar + mark)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -74,7 +74,7 @@ def _peak(attention: str, num_layers: int) -> float:
     return peak
 
 
-def _report_peak(send: "multiprocessing.connection.Connection", attention: str, num_layers: int) -> None:  # type: ignore[name-defined]
+def _report_peak(send: multiprocessing.connection.Connection, attention: str, num_layers: int) -> None:  # type: ignore[name-defined]
     torch.set_num_threads(1)
     model = large(num_layers)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

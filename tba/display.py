@@ -44,9 +44,9 @@ class Display:
     def __enter__(self) -> Display:
         if self._mode == "none":
             return self
-        self._console.print(f"[bold]tba[/] · {self._run} · {_headline(self._config)}")
+        self._console.print(f"[bold]tba[/] · {self._run} · {headline(self._config)}")
         if self._mode == "live":
-            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
+            self._live = Live(panel(self._progress), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         if self._config.run.launcher == "inline":
             self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
@@ -78,7 +78,7 @@ class Display:
             self._live = None
         summary = self._run / "summary.json"
         if summary.exists() and self._progress.step:
-            self._console.print(_end_table(json.loads(summary.read_text("utf-8")), self._run))
+            self._console.print(end_table(json.loads(summary.read_text("utf-8")), self._run))
         if not finished:
             how = f"Resume with: [bold]tba train --resume {self._run}[/]"
             if not list_checkpoints(self._run):
@@ -86,15 +86,15 @@ class Display:
             self._console.print(f"Stopped at step {self._progress.step}. {how}")
 
     def _tick(self) -> None:
-        told = self._progress.update()
+        news = self._progress.update()
         if self._mode == "none":
             return
-        for record in told:
-            line = _told(record)
+        for record in news:
+            line = told(record)
             if line:
                 self._console.print(line)
         if self._live is not None:
-            self._live.update(self._panel())
+            self._live.update(panel(self._progress))
         elif time.monotonic() - self._last_line > _PLAIN_SECONDS:
             self._last_line = time.monotonic()
             self._console.print(_plain_line(self._progress))
@@ -103,21 +103,22 @@ class Display:
         while not self._stop.wait(_TICK_SECONDS):
             self.tick()
 
-    def _panel(self) -> RenderableType:
-        progress = self._progress
-        bar = Table.grid(padding=(0, 1), expand=True)
-        bar.add_column(ratio=1)
-        bar.add_column(justify="right")
-        left = progress.seconds_left
-        bar.add_row(
-            ProgressBar(total=progress.num_steps, completed=progress.step),
-            f"step {progress.step}/{progress.num_steps} · {_clock(progress.elapsed)}"
-            + (f" · {_clock(left)} left" if left is not None else " · starting"),
-        )
-        return Panel(Group(bar, _trainer_row(progress), *_searcher_rows(progress)), title="training", expand=True)
+
+def panel(progress: Progress) -> RenderableType:
+    """Where a run stands: a bar, a line for the Trainer, one for each Searcher."""
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(justify="right")
+    left = progress.seconds_left
+    bar.add_row(
+        ProgressBar(total=progress.num_steps, completed=progress.step),
+        f"step {progress.step}/{progress.num_steps} · {_clock(progress.elapsed)}"
+        + (f" · {_clock(left)} left" if left is not None else " · starting"),
+    )
+    return Panel(Group(bar, _trainer_row(progress), *_searcher_rows(progress)), title="training", expand=True)
 
 
-def _headline(config: Config) -> str:
+def headline(config: Config) -> str:
     how = "synchronous" if config.trainer.synchronous else "asynchronous"
     return (
         f"{config.model.path} on {config.task.kind} · {how} · {config.searcher.num_searchers} "
@@ -165,7 +166,7 @@ def _plain_line(progress: Progress) -> str:
     )
 
 
-def _told(record: dict[str, Any]) -> str | None:
+def told(record: dict[str, Any]) -> str | None:
     if record["kind"] == "eval":
         error = record["accuracy_se"]
         spread = f" ± {error:.3f}" if error is not None else ""
@@ -176,7 +177,7 @@ def _told(record: dict[str, Any]) -> str | None:
     return f"[yellow]{record['event'].replace('_', ' ')}[/]: " + ", ".join(f"{k} {v}" for k, v in rest.items())
 
 
-def _end_table(summary: dict[str, Any], run: Path) -> Table:
+def end_table(summary: dict[str, Any], run: Path) -> Table:
     def percent(value: float | None) -> str:
         return "–" if value is None else f"{100 * value:.1f} %"
 

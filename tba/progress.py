@@ -15,7 +15,8 @@ _WINDOW = 20
 class Progress:
     """Follows `metrics.jsonl`: each `update` reads the lines that are new."""
 
-    def __init__(self, run: Path, num_steps: int) -> None:
+    def __init__(self, run: Path, num_steps: int, *, from_start: bool = False) -> None:
+        """What a resumed run wrote before is passed over, unless it is to be read `from_start`."""
         self.num_steps = num_steps
         self.step = 0
         self.elapsed = 0.0
@@ -26,7 +27,7 @@ class Progress:
         self.num_failed = 0
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
         self._path = run / FILE
-        self._offset = self._path.stat().st_size if self._path.exists() else 0
+        self._offset = self._path.stat().st_size if self._path.exists() and not from_start else 0
         self._partial = b""
 
     def update(self) -> list[dict[str, Any]]:

@@ -72,7 +72,8 @@ def started(*words: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[s
 
 def records(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    # What follows the last line's end is being written just now.
+    lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
     found = [json.loads(line) for line in lines]
     return [r for r in found if kind is None or r["kind"] == kind]
 

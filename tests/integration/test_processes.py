@@ -134,7 +134,7 @@ def test_weights_taken_in_flight_are_named_token_by_token(tmp_path: Path) -> Non
         tmp_path,
         "flight",
         engine={"in_flight_updates": True},
-        trainer={"num_steps": 200, "sync_period": 1},
+        trainer={"num_steps": 80, "sync_period": 1},
         searcher={"prompts_per_batch": 8},
     )
     finished = tba("train", *arguments(config))
@@ -148,10 +148,10 @@ def test_weights_taken_in_flight_are_named_token_by_token(tmp_path: Path) -> Non
 
 def test_a_full_disk_stops_the_run_in_order(tmp_path: Path) -> None:
     """A limit on file size stands in for the disk: the checkpoint's weights do not fit."""
-    config = small_config(tmp_path, "full", trainer={"num_steps": 1000})
+    config = small_config(tmp_path, "full", run={"launcher": "inline"})
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
     command = [sys.executable, "-m", "tba.cli", "train", *arguments(config)]
     full = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limit)

@@ -370,28 +370,35 @@ def test_a_sender_that_dies_while_it_connects_keeps_nobody_out(
     assert numbers(receive_until(receiver, bool), "next") == [0]
 
 
+class Watched(threading.Condition):
+    """Tells when somebody starts to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.is_waited_for.set()
+        return super().wait(timeout)
+
+
+@pytest.mark.timeout(30)  # readers that never stop at the capacity never wait
 def test_a_slow_trainer_makes_searchers_wait_and_loses_nothing(meeting: Path) -> None:
     capacity, count, num_bytes = 5, 200, 100_000
-    sent = 0
-
-    def send() -> None:
-        nonlocal sent
-        with closing(sender_to(meeting)) as sender:
-            for number in range(count):
-                sender.send(numbered("fast", number, num_bytes))
-                sent = number + 1
-
     with closing(SocketGroupReceiver(meeting, KEY, capacity)) as receiver:
-        thread = in_thread(send)
+        receiver._changed = watched = Watched()
+        thread = in_thread(send_all, meeting, "fast", count, num_bytes)
+        watched.is_waited_for.wait()
+        # The reader waits for room with one message in its hand; a few more fit into the socket, not all.
+        assert len(receiver._messages) == capacity
+        assert thread.is_alive()
         received: list[int] = []
         while len(received) < count:
             batch = receiver.receive(wait=True)
             assert len(batch) <= capacity
             received += numbers(batch, "fast")
-            # Beyond what is held there is one message in the reader's hand, and what fits into the socket.
-            assert sent - len(received) <= capacity + 1 + 8
-        thread.join()
         assert received == list(range(count))
+        thread.join()
 
 
 def test_drain_ends_when_everybody_has_hung_up(meeting: Path) -> None:

@@ -1,0 +1,38 @@
+"""Draws docs/demo.svg, the README's picture, from a finished run of `make demo`: what the terminal showed.
+
+python scripts/make_demo_picture.py runs/arithmetic-…
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from tba.display import end_table, headline, panel, told
+from tba.progress import Progress
+from tba.runs import read_run_config
+
+TARGET = Path(__file__).parent.parent / "docs" / "demo.svg"
+WIDTH = 110
+
+
+def main(run: Path) -> None:
+    config = read_run_config(run)
+    progress = Progress(run, config.trainer.num_steps, from_start=True)
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True)
+    console.print(f"[bold]$ make demo[/]\n[bold]tba[/] · {run} · {headline(config)}")
+    for record in progress.update():
+        line = told(record)
+        if line:
+            console.print(line)
+    console.print(panel(progress))
+    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), run))
+    console.save_svg(str(TARGET), title="make demo")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
