@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report import Row
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
 from tba.types import Group, Prompt, Response, Trajectory
@@ -30,6 +31,29 @@ def run(repeats: int = 5) -> list[dict[str, Any]]:
         )
     rows += _series("one prompt, m=0", {1: 1, 1_000: 1, 100_000: 1}, 0.0, repeats)
     return rows
+
+
+def rows() -> list[Row]:
+    """The same as comparisons, for the table of all benchmarks."""
+    found = []
+    measured = run()
+    for row in measured:
+        first = next(r for r in measured if r["series"] == row["series"])
+        if row is first:
+            continue
+        bar = 2.0 if "whole buffer" in row["series"] else None
+        found.append(
+            Row(
+                f"batch draw, {row['series']}, {row['num_trajectories']:,} trajectories",
+                f"{row['microseconds']:.0f} µs",
+                f"{first['num_trajectories']:,} trajectories, {first['microseconds']:.0f} µs",
+                row["ratio"],
+                f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
+                f"at most {bar:.0f}" if bar else "",
+                row["ratio"] <= bar if bar else None,
+            )
+        )
+    return found
 
 
 def _series(name: str, sizes: dict[int, int], recent_fraction: float, repeats: int) -> list[dict[str, Any]]:
