@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ def build_trainer(
     weights: WeightPublisher,
     groups: GroupReceiver,
     checkpoint: Checkpoint | None,
+    started: float,
     searcher_states: Callable[[], list[dict[str, Any]]] = list,
 ) -> Trainer:
-    """A Trainer, at its first step or where the checkpoint left it."""
+    """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock."""
     deterministic = config.run.launcher == "inline"
     model = _load(config, str(checkpoint.model) if checkpoint else config.model.path)
     if config.model.gradient_checkpointing:
@@ -55,7 +57,7 @@ def build_trainer(
         log=RolloutLog(run / ROLLOUTS),
         weights=weights,
         groups=groups,
-        metrics=_metrics(config, run, checkpoint),
+        metrics=_metrics(config, run, checkpoint, started),
         activity=Activity(run, "trainer"),
         config=config.trainer,
         model_config=config.model,
@@ -68,7 +70,8 @@ def build_trainer(
         searcher_states=searcher_states,
     )
     if checkpoint is not None:
-        trainer.restore(checkpoint, keep_tail=not deterministic)
+        # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
+        trainer.restore(checkpoint, keep_tail=not deterministic and config.trainer.staleness_limit is None)
     return trainer
 
 
@@ -220,13 +223,14 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
     return encode
 
 
-def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None) -> Metrics:
+def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: float) -> Metrics:
     settings = config.model_dump(mode="json")
     sinks: list[Sink] = []
     if config.metrics.tensorboard:
         sinks.append(TensorBoardSink(run))
     sinks += [ModuleSink(name, run, settings) for name in ("wandb", "trackio") if getattr(config.metrics, name)]
-    return Metrics(run, elapsed=checkpoint.state()["elapsed"] if checkpoint else 0.0, sinks=sinks)
+    before = checkpoint.state()["elapsed"] if checkpoint else 0.0
+    return Metrics(run, elapsed=before + time.time() - started, sinks=sinks)
 
 
 def _one_seed(parts: Sequence[int]) -> int:

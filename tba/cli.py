@@ -75,7 +75,7 @@ def _train(rest: Arguments) -> int:
     try:
         result = api.start(config, overwrite=overwrite) if config else api.resume(resume or "", overrides)
     except TrainerDiedError as error:
-        print(f"{str(error).rstrip()}\ntba: the Trainer died; everything written so far is kept", file=sys.stderr)
+        print(f"{error.trace}tba: {error}", file=sys.stderr)
         return 1
     return 0 if result.finished else 130
 

@@ -128,12 +128,12 @@ def headline(config: Config) -> str:
 
 def _trainer_row(progress: Progress) -> RenderableType:
     if not progress.train:
-        return Text("trainer   waits for the first groups", style="dim")
+        return Text(f"{'trainer':<12}waits for the first groups", style="dim")
     train = progress.train
     accuracy = f"{progress.evals[-1][1]:.3f} (step {progress.evals[-1][0]})" if progress.evals else "…"
     first = f" from {progress.evals[0][1]:.3f}" if len(progress.evals) > 1 else ""
     return Text.assemble(
-        ("trainer   ", "bold"),
+        (f"{'trainer':<12}", "bold"),
         f"reward {progress.reward:.3f} · held-out accuracy {accuracy}{first} · "
         f"staleness {train['staleness/mean']:.1f} (max {train['staleness/max']}) · "
         f"{train['tokens'] / max(train['step_time'], 1e-9):,.0f} tok/s · buffer {train['buffer/size']:,}",
@@ -146,7 +146,7 @@ def _searcher_rows(progress: Progress) -> list[RenderableType]:
         failed = f" · {record['failed']} rewards failed" if record["failed"] else ""
         rows.append(
             Text.assemble(
-                (f"{name:<10}", "bold"),
+                (f"{name:<12}", "bold"),
                 f"{record['tokens_per_second']:,.0f} tok/s · reward {record['reward']:.3f} · KL {record['kl']:.2f} · "
                 f"length {record['completions/mean_length']:.0f} · weights of step {record['version']}{failed}",
             )

@@ -90,7 +90,8 @@ def test_the_imports_are_seen() -> None:
 
 WITHOUT_OTHERS = {
     "types": set(),
-    "config": {"types"},
+    "config": {"config_text", "types"},
+    "config_text": {"types"},
     "attention": {"types"},
     "batch": {"types"},
     "logits": set(),
@@ -166,6 +167,7 @@ LIGHT = (
     "types",
     "config",
     "config_help",
+    "config_text",
     "buffer",
     "channels",
     "rewards",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from tba.trainer import Trainer
 
 def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
     """Run to the end, or to the sync after a Ctrl-C. True if it reached the last step."""
+    started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
     searchers = [
         build_searcher(config, run, index, 0, weights=weights, groups=groups)
@@ -35,6 +37,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
             weights=weights,
             groups=groups,
             checkpoint=checkpoint,
+            started=started,
             searcher_states=lambda: list(before_round),
         )
         if checkpoint is not None:

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -55,6 +56,7 @@ class LocalRun:
         self._checkpoint = checkpoint
         self._meeting = meeting
         self._key = secrets.token_bytes(32)
+        self._started = time.time()
         self._trainer: SpawnProcess | None = None
         self._searchers: dict[int, SpawnProcess] = {}
         self._num_restarts = 0
@@ -82,7 +84,7 @@ class LocalRun:
         error_file(self._run, name).unlink(missing_ok=True)
         num_threads = self._threads(name)
         checkpoint = self._checkpoint.path if self._checkpoint else None
-        place = Place(self._config, self._run, self._meeting, self._key, num_threads, checkpoint)
+        place = Place(self._config, self._run, self._meeting, self._key, num_threads, checkpoint, self._started)
         process = _spawn.Process(target=target, args=(place, *arguments), name=name)
         with _environment(thread_environment(num_threads)):
             process.start()
@@ -160,7 +162,8 @@ class LocalRun:
         message = _error(self._run, "trainer")
         if self._trainer.exitcode == USER_ERROR:
             raise TbaError(message)
-        raise TrainerDiedError(message or f"the Trainer {_exit_reason(self._trainer)}")
+        how = f"the Trainer died: it {_exit_reason(self._trainer)}; resume with: tba train --resume {self._run}"
+        raise TrainerDiedError(how, message)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -182,7 +185,11 @@ class LocalRun:
 
 
 class TrainerDiedError(Exception):
-    """The Trainer's process ended with an error that is not the user's; the message is its traceback."""
+    """The Trainer's process ended with an error that is not the user's. Keeps its traceback, if it left one."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message)
+        self.trace = trace
 
 
 def trainer_main(place: Place) -> None:
@@ -197,6 +204,7 @@ def trainer_main(place: Place) -> None:
             weights=SharedWeightPublisher(place.meeting),
             groups=SocketGroupReceiver(place.meeting, place.key),
             checkpoint=Checkpoint(place.checkpoint) if place.checkpoint else None,
+            started=place.started,
         )
 
         def stop(number: int, frame: Any) -> None:

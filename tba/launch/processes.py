@@ -31,6 +31,8 @@ class Place:
     key: bytes
     num_threads: int
     checkpoint: Path | None
+    started: float
+    """When the launcher was started, by the clock: a run's time counts from there."""
 
 
 def run_process(name: str, place: Place, body: Callable[[], None]) -> None:
