@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from tba.activity import Activity
 from tba.channels.base import GroupSender, WeightSubscriber
@@ -16,6 +14,7 @@ from tba.engines.base import Engine
 from tba.policy import Reference
 from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer, Scores
+from tba.search_metrics import SearchTally
 from tba.tasks.base import Problem
 from tba.types import Group, Report, Response, TbaError, TokenLogprobs, Trajectory
 
@@ -80,8 +79,7 @@ class Searcher:
         self._handed_up = 0
         self._pending: deque[Searched] = deque()
         self._fruitless = 0
-        self._tally: Counter[str] = Counter()
-        self._reported = time.monotonic()
+        self._tally = SearchTally()
 
     def run(self) -> None:
         """Explore until the Trainer is done. Waits only in synchronous mode, for the next weights."""
@@ -176,7 +174,7 @@ class Searcher:
         for problem, responses, reference, scores in zip(
             batch.problems, batch.responses, batch.reference, all_scores, strict=True
         ):
-            self._count(responses, reference, scores)
+            self._tally.count(responses, reference, scores, self.scorer.names)
             for failure in scores.failures[: MAX_EVENTS_PER_BATCH - num_events]:
                 num_events += 1
                 values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}
@@ -184,7 +182,7 @@ class Searcher:
             trajectories = _scored(responses, reference, scores)
             # A single trajectory has nothing to be compared with.
             if len(trajectories) < 2:
-                self._tally["groups_dropped"] += 1
+                self._tally.count_dropped_group()
                 self._give_up_if_fruitless(scores)
                 continue
             self._fruitless = 0
@@ -199,46 +197,12 @@ class Searcher:
             why = f": {scores.failures[0].function}: {scores.failures[0].message}" if scores.failures else ""
             raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; mend the reward function{why}")
 
-    def _count(self, responses: Sequence[Response], reference: Sequence[TokenLogprobs], scores: Scores) -> None:
-        tally = self._tally
-        tally["groups"] += 1
-        tally["responses"] += len(responses)
-        tally["tokens"] += sum(len(r) for r in responses)
-        tally["finished"] += sum(r.finished for r in responses)
-        rewards = [reward for reward in scores.rewards if reward is not None]
-        tally["scored"] += len(rewards)
-        tally["failed"] += len(responses) - len(rewards)
-        tally["reward"] += sum(rewards)  # type: ignore[assignment]
-        log_ratios = [r.logprob - float(ref.sum(dtype=np.float64)) for r, ref in zip(responses, reference, strict=True)]
-        tally["log_ratio"] += sum(log_ratios)  # type: ignore[assignment]
-        for name, values in zip(self.scorer.names, zip(*scores.parts, strict=True), strict=False):
-            tally[f"rewards/{name}"] += float(np.nansum(values))  # type: ignore[assignment]
-
     def _report(self, now: bool = False) -> None:
         """Send what has been counted since the last report, at most once a second."""
-        tally, seconds = self._tally, time.monotonic() - self._reported
-        if not tally or (seconds < REPORT_SECONDS and not now):
-            return
-        scored, responses = max(1, tally["scored"]), max(1, tally["responses"])
-        values: dict[str, Any] = {
-            "searcher": self.name,
-            "version": self.engine.version,
-            "groups": tally["groups"],
-            "groups_dropped": tally["groups_dropped"],
-            "tokens": tally["tokens"],
-            "tokens_per_second": tally["tokens"] / max(seconds, 1e-9),
-            "reward": tally["reward"] / scored,
-            # Responses are samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).
-            "kl": tally["log_ratio"] / responses,
-            "failed": tally["failed"],
-            "completions/mean_length": tally["tokens"] / responses,
-            "completions/clipped_ratio": 1 - tally["finished"] / responses,
-        }
-        values |= {f"{k}/mean": v / scored for k, v in tally.items() if k.startswith("rewards/")}
-        values |= {f"seconds/{kind}": round(spent, 3) for kind, spent in self.activity.seconds().items()}
-        self.groups.send(Report("search", self.name, values))
-        self._tally = Counter()
-        self._reported = time.monotonic()
+        if not self._tally.is_empty and (now or self._tally.seconds >= REPORT_SECONDS):
+            values = self._tally.values(self.engine.version, self.activity.seconds())
+            self.groups.send(Report("search", self.name, values))
+            self._tally = SearchTally()
 
 
 def _scored(

@@ -1,0 +1,70 @@
+"""What a Searcher counts between two reports: the numbers of one `search` record."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tba.rewards.scorer import Scores
+from tba.types import Response, TokenLogprobs
+
+
+class SearchTally:
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._sums
+
+    def count(
+        self,
+        responses: Sequence[Response],
+        reference: Sequence[TokenLogprobs],
+        scores: Scores,
+        reward_names: Sequence[str],
+    ) -> None:
+        """Take in one group, used or dropped."""
+        sums = self._sums
+        rewards = [reward for reward in scores.rewards if reward is not None]
+        sums["groups"] += 1
+        sums["responses"] += len(responses)
+        sums["tokens"] += sum(len(r) for r in responses)
+        sums["finished"] += sum(r.finished for r in responses)
+        sums["scored"] += len(rewards)
+        sums["failed"] += len(responses) - len(rewards)
+        sums["reward"] += sum(rewards)
+        sums["log_ratio"] += sum(
+            r.logprob - float(view.sum(dtype=np.float64)) for r, view in zip(responses, reference, strict=True)
+        )
+        for name, values in zip(reward_names, zip(*scores.parts, strict=True), strict=True):
+            sums[f"rewards/{name}"] += float(np.nansum(values))
+
+    def count_dropped_group(self) -> None:
+        self._sums["groups_dropped"] += 1
+
+    def values(self, version: int, spent: Mapping[str, float]) -> dict[str, Any]:
+        """The record; `spent` is the Searcher's time so far by activity."""
+        sums, seconds = self._sums, max(self.seconds, 1e-9)
+        scored, responses = max(1.0, sums["scored"]), max(1.0, sums["responses"])
+        return {
+            "version": version,
+            **{name: int(sums[name]) for name in ("groups", "groups_dropped", "tokens", "failed")},
+            "tokens_per_second": sums["tokens"] / seconds,
+            "reward": sums["reward"] / scored,
+            # Responses are samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).
+            "kl": sums["log_ratio"] / responses,
+            "completions/mean_length": sums["tokens"] / responses,
+            "completions/clipped_ratio": 1 - sums["finished"] / responses,
+            **{f"{name}/mean": total / scored for name, total in sums.items() if name.startswith("rewards/")},
+            **{f"seconds/{kind}": round(seconds, 3) for kind, seconds in spent.items()},
+        }
