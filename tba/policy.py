@@ -45,6 +45,10 @@ def load_model(path: str, *, attention: str = "auto", trust_remote_code: bool = 
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise TbaError(f"model {path!r} cannot be loaded: {_first_line(error)}") from error
+    if getattr(model, "_is_stateful", False):
+        raise TbaError(
+            f"model {path!r} ({type(model).__name__}) keeps recurrent state, which no engine here supports"
+        )
     shared = supports_shared_prompt(type(model), config)
     if attention == "shared" and not shared:
         raise TbaError(f"model.attention = 'shared' does not fit {type(model).__name__}: use 'padded' or 'auto'")

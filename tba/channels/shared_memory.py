@@ -67,7 +67,7 @@ class SharedWeightPublisher:
             payload[offset : offset + len(tensor)] = tensor
             offset += len(tensor)
         head[_VERSION] = version
-        head[_CHECKSUM] = xxhash.xxh3_64_intdigest(payload.data)
+        head[_CHECKSUM] = _checksum(payload, version)
         head[_SEQUENCE] += np.uint64(1)
         segment.header[_NEWEST] = slot
         if self._segment is None:
@@ -138,7 +138,7 @@ class SharedWeightSubscriber:
                 return None
             np.copyto(self._copy, self._segment.payloads[slot])
             if sequence % 2 == 0 and int(head[_SEQUENCE]) == sequence:
-                if xxhash.xxh3_64_intdigest(self._copy.data) != checksum:
+                if _checksum(self._copy, found) != checksum:
                     raise RuntimeError(f"published weights of version {found} fail their checksum")
                 return WeightUpdate(found, self._split())
 
@@ -148,6 +148,11 @@ class SharedWeightSubscriber:
             tensors[name] = self._copy[offset : offset + length]
             offset += length
         return tensors
+
+
+def _checksum(payload: Bytes, version: int) -> int:
+    """Seeded with the version, so that it vouches for the label too."""
+    return xxhash.xxh3_64_intdigest(payload.data, seed=version)
 
 
 def _words(num_bytes: int) -> int:

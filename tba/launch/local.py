@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from tba.activity import FOLDER
+from tba.activity import FOLDER, read_activities
 from tba.checkpoint import Checkpoint
 from tba.config import Config
 from tba.launch.processes import (
@@ -134,8 +134,9 @@ class LocalRun:
             os.kill(self._trainer.pid, signal.SIGTERM)
 
     def _event(self, **values: Any) -> None:
-        metrics = Metrics(self._run)
-        metrics.write("event", 0, values)
+        metrics = Metrics(self._run, elapsed=time.time() - self._started)
+        steps = [activity.get("step", 0) for activity in read_activities(self._run)]
+        metrics.write("event", max(steps, default=0), values)
         metrics.close()
 
     def _end_searchers(self) -> None:

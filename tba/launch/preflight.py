@@ -13,7 +13,7 @@ from tba.types import TbaError
 
 def check(config: Config) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
-    _check_model(config.model.path)
+    _check_model(config.model.path, config.model.trust_remote_code)
     task = load_task(config.task, lambda content: ("", (0,)))  # rows are read and checked, not encoded
     if not task.train:
         raise TbaError("the task has no training prompts: give more rows or hold out fewer (task.num_eval)")
@@ -24,7 +24,7 @@ def check(config: Config) -> None:
             raise TbaError(f"metrics.{name} needs the package: pip install 'tba[{name}]'")
 
 
-def _check_model(path: str) -> None:
+def _check_model(path: str, trust_remote_code: bool) -> None:
     """A folder must hold a model; anything else must be a hub id that transformers can find."""
     if path == EMBEDDED_MODEL or (Path(path) / "config.json").is_file():
         return
@@ -35,7 +35,7 @@ def _check_model(path: str) -> None:
     from transformers import AutoConfig
 
     try:
-        AutoConfig.from_pretrained(path)
+        AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise TbaError(f"model {path!r} is neither a folder here nor on the hub: {reason}") from None

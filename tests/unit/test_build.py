@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tba.build import _encoder, _share_of_a_period, build_scorer, build_task
+from tba.config import Config, load_config
+from tba.metrics import Metrics, ModuleSink
+from tba.policy import load_model, load_tokenizer
+from tba.tasks import load_task
+from tba.types import TbaError
+
+
+def custom(tmp_path: Path, rows: list[dict[str, Any]], **sections: Any) -> Config:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"data": str(path), "num_eval": 0}
+    return load_config(None, {"model": "arithmetic", "reward": "json:dumps", "task": task, **sections})
+
+
+def test_plain_text_is_read_as_it_is() -> None:
+    tokenizer = load_tokenizer("arithmetic")
+    text, tokens = _encoder(tokenizer)("7+8=\n")
+    assert text == "7+8=\n"
+    assert tokenizer.decode(list(tokens)) == text
+
+
+def test_messages_go_through_the_chat_template_once() -> None:
+    tokenizer = load_tokenizer("arithmetic")
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[me]{% endif %}"
+    )
+    text, tokens = _encoder(tokenizer)([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}])
+    assert text == "[system]Add.[user]1+1[me]"
+    assert tokenizer.decode(list(tokens)) == text
+
+
+def test_a_model_without_a_chat_template_refuses_messages() -> None:
+    with pytest.raises(TbaError, match="chat template"):
+        _encoder(load_tokenizer("arithmetic"))([{"role": "user", "content": "1+1"}])
+
+
+def test_prompts_longer_than_the_context_are_skipped_and_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=\n"}, {"prompt": "1+" * 200 + "1=\n"}, {"prompt": "2+2=\n"}]
+    config = custom(tmp_path, rows, engine={"max_new_tokens": 40})
+    task = build_task(config, load_tokenizer("arithmetic"), load_model("arithmetic"))
+    assert [p.prompt.text for p in task.train] == ["1+1=\n", "2+2=\n"]
+    assert task.num_skipped == 1
+
+
+def test_no_prompt_that_fits_is_an_error(tmp_path: Path) -> None:
+    config = custom(tmp_path, [{"prompt": "1+" * 200 + "1=\n"}], engine={"max_new_tokens": 40})
+    with pytest.raises(TbaError, match=r"engine\.max_new_tokens"):
+        build_task(config, load_tokenizer("arithmetic"), load_model("arithmetic"))
+
+
+def test_an_answer_longer_than_the_context_is_an_error() -> None:
+    config = Config.embedded(engine={"max_new_tokens": 4096})
+    with pytest.raises(TbaError, match=r"engine\.max_new_tokens"):
+        build_task(config, load_tokenizer("arithmetic"), load_model("arithmetic"))
+
+
+@pytest.mark.parametrize(("num_searchers", "sync_period"), [(1, 1), (2, 1), (3, 2), (5, 3)])
+def test_shares_of_a_period_add_up_to_what_is_drawn(num_searchers: int, sync_period: int) -> None:
+    config = Config.embedded(searcher={"num_searchers": num_searchers}, trainer={"sync_period": sync_period})
+    shares = [_share_of_a_period(config, index) for index in range(num_searchers)]
+    assert sum(shares) == config.trainer.num_groups * sync_period
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
+    encode = _encoder(load_tokenizer("arithmetic"))
+    default = Config.embedded()
+    assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
+    named = Config.embedded(reward={"functions": ["a:b"]})
+    assert build_scorer(named, load_task(named.task, encode)).functions == ("a:b",)
+
+
+def test_trackers_get_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B and trackio are called the same way; a module with their three functions stands in."""
+    calls: list[tuple[str, Any]] = []
+    fake = ModuleType("trackio")
+    fake.init = lambda **options: calls.append(("init", options["name"]))  # type: ignore[attr-defined]
+    fake.log = lambda values, step: calls.append(("log", (step, values)))  # type: ignore[attr-defined]
+    fake.finish = lambda: calls.append(("finish", None))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    metrics = Metrics(tmp_path, sinks=[ModuleSink("trackio", tmp_path, {})])
+    metrics.write("train", 3, {"reward": 0.5, "counts": {"1": 2}})
+    metrics.write("eval", 4, {"accuracy": 1.0})
+    metrics.close()
+    assert calls == [
+        ("init", tmp_path.name),
+        ("log", (3, {"reward": 0.5})),
+        ("log", (4, {"eval/accuracy": 1.0})),
+        ("finish", None),
+    ]
+
+
+def test_a_tracker_that_is_not_installed_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(TbaError, match=r"tba\[wandb\]"):
+        ModuleSink("wandb", tmp_path, {})
