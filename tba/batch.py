@@ -13,6 +13,7 @@ from torch import Tensor
 from tba.types import Group, Prompt, Response
 
 Indices = NDArray[np.integer]
+Answered = tuple[Prompt, Sequence[Response]]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ class Batch:
     """G groups of K trajectories: their tokens, and what the objective needs of each."""
 
     packed: PackedTokens
+    """The distinct responses: one that occurs several times in a group is computed once."""
+    response_GK: Tensor
+    """Which of the packed responses each trajectory has."""
     reward_GK: Tensor
     reference_GK: Tensor
     version_GK: Tensor
@@ -65,21 +69,41 @@ class Batch:
         return self.reward_GK.shape
 
     def sum_by_trajectory(self, values_T: Tensor) -> Tensor:
-        return self.packed.sum_by_response(values_T).view(self.shape)
+        """Sum a per-token quantity of the packed responses over each trajectory, differentiably: (T,) to (G, K)."""
+        return self.packed.sum_by_response(values_T)[self.response_GK]
 
 
 def collate(groups: Sequence[Group]) -> Batch:
     """Groups of equal size to tensors."""
     rows = [group.trajectories for group in groups]
+    answered: list[Answered] = []
+    positions: list[list[int]] = []
+    for group, row in zip(groups, rows, strict=True):
+        responses, places = distinct([t.response for t in row])
+        offset = sum(len(earlier) for _, earlier in answered)
+        answered.append((group.prompt, responses))
+        positions.append([offset + place for place in places])
     return Batch(
-        packed=pack([(group.prompt, [t.response for t in group.trajectories]) for group in groups]),
+        packed=pack(answered),
+        response_GK=torch.tensor(positions),
         reward_GK=torch.tensor([[t.reward for t in row] for row in rows], dtype=torch.float32),
         reference_GK=torch.tensor([[t.reference_logprob for t in row] for row in rows], dtype=torch.float32),
         version_GK=torch.tensor([[t.version for t in row] for row in rows]),
     )
 
 
-def pack(answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> PackedTokens:
+def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
+    """The responses that differ in their tokens, in order, and for each response its place among them.
+
+    A policy that has become certain answers a prompt the same way again and again; the law is the same for each copy.
+    """
+    places: dict[bytes, int] = {}
+    found = [places.setdefault(response.tokens.tobytes(), len(places)) for response in responses]
+    firsts = {place: response for response, place in zip(reversed(responses), reversed(found), strict=True)}
+    return [firsts[place] for place in range(len(places))], found
+
+
+def pack(answered: Sequence[Answered]) -> PackedTokens:
     """Prompts with their responses, of any number each, to one row."""
     tokens: list[Indices] = []
     positions: list[Indices] = []
@@ -114,9 +138,6 @@ def pack(answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> PackedTokens:
         target_T=_long(np.concatenate(targets)),
         response_T=_long(np.repeat(np.arange(len(targets)), [len(t) for t in targets])),
     )
-
-
-Answered = tuple[Prompt, Sequence[Response]]
 
 
 def split_by_tokens(answered: Sequence[Answered], max_tokens: int) -> Iterator[list[Answered]]:

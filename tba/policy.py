@@ -21,9 +21,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from tba.attention import SHARED_PROMPT, PackedGroups, supports_shared_prompt
-from tba.batch import PackedTokens, pack, split_by_tokens
+from tba.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
 from tba.logits import target_logprobs
-from tba.types import Prompt, Response, TbaError, TokenLogprobs
+from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()
 
@@ -46,9 +46,7 @@ def load_model(path: str, *, attention: str = "auto", trust_remote_code: bool = 
     except (OSError, ValueError, SafetensorError) as error:
         raise TbaError(f"model {path!r} cannot be loaded: {_first_line(error)}") from error
     if getattr(model, "_is_stateful", False):
-        raise TbaError(
-            f"model {path!r} ({type(model).__name__}) keeps recurrent state, which no engine here supports"
-        )
+        raise TbaError(f"model {path!r} ({type(model).__name__}) keeps recurrent state, which no engine here supports")
     shared = supports_shared_prompt(type(model), config)
     if attention == "shared" and not shared:
         raise TbaError(f"model.attention = 'shared' does not fit {type(model).__name__}: use 'padded' or 'auto'")
@@ -161,8 +159,13 @@ class Reference:
         self._max_tokens = max_tokens
 
     @torch.inference_mode()
-    def token_logprobs(self, answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> list[list[TokenLogprobs]]:
+    def token_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
         """Per prompt and response, the log-probability of each of its tokens."""
+        unique = [(prompt, *distinct(responses)) for prompt, responses in answered]
+        computed = self._computed([(prompt, responses) for prompt, responses, _ in unique])
+        return [[row[place] for place in places] for row, (_, _, places) in zip(computed, unique, strict=True)]
+
+    def _computed(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
         found: list[list[TokenLogprobs]] = []
         for part in split_by_tokens(answered, self._max_tokens):
             packed = pack(part)
