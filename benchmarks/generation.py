@@ -29,7 +29,7 @@ def run(repeats: int = 3) -> list[Row]:
     torch.set_num_threads(1)
     return [
         _compare("embedded model, 40 tokens", small(), 20, 40, repeats),
-        _compare("SmolLM2-135M's shape, 64 tokens", large(), 100, 64, 1),
+        _compare("SmolLM2-135M's shape, 16 tokens", large(), 100, 16, 2),
     ]
 
 

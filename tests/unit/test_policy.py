@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
 
 from tba.attention import supports_shared_prompt
-from tba.batch import PackedTokens, pack
+from tba.batch import PackedTokens, collate, pack
 from tba.build import _checkpoint_layers
 from tba.policy import (
     Reference,
@@ -28,7 +28,7 @@ from tba.policy import (
     uses_shared_prompt,
 )
 from tba.testing import save_tiny_model
-from tba.types import TbaError
+from tba.types import Group, TbaError, Trajectory
 
 MIXED: Lengths = [(5, [3, 8, 1]), (2, [6, 6]), (9, [1])]
 
@@ -345,3 +345,23 @@ def test_code_in_a_model_folder_is_not_run_unless_allowed(tiny: Path, tmp_path: 
     with pytest.raises(TbaError, match="cannot be loaded"):
         load_model(str(tmp_path))
     assert not ran.exists()
+
+
+def test_copies_of_a_response_are_computed_once_and_count_each_time() -> None:
+    """Loss and gradient of a group with copies are those of every copy computed on its own."""
+    model = build(ARCHITECTURES["llama"], shared=True)
+    [(prompt, [one, two, three])] = answered([(5, [6, 2, 4])])
+    row = [one, two, one, three, two, one]
+    trajectories = tuple(Trajectory(r, float(i), (), r.token_logprobs) for i, r in enumerate(row))
+    batch = collate([Group(prompt, trajectories)])
+    assert batch.packed.num_responses == 3
+    weights_GK = torch.tensor([[1.0, -2.0, 3.0, 0.5, 4.0, -1.5]])
+
+    def gradient(loss: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    once_GK = batch.sum_by_trajectory(token_logprobs(model, batch.packed))
+    separately = pack([(prompt, row)])
+    each_GK = separately.sum_by_response(token_logprobs(model, separately)).view(1, -1)
+    assert_close(once_GK, each_GK)
+    assert_close(gradient((weights_GK * once_GK).sum()), gradient((weights_GK * each_GK).sum()), rtol=1e-4, atol=1e-5)
