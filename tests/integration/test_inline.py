@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tba.api import resume, start
 from tba.metrics import read_metrics
+from tba.trainer import Trainer
 
 INLINE = {"launcher": "inline"}
 _TIMES = ("time", "step_time", "tokens_per_second")
@@ -116,3 +119,24 @@ def test_weights_in_flight_are_named_token_by_token(tmp_path: Path) -> None:
     frame = rollouts(run)
     assert (frame["version"] >= 0).all()
     assert frame["version"].nunique() > 1
+
+
+def test_a_run_stopped_by_ctrl_c_repeats_the_uninterrupted_one_too(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop waits for the next sync, so that the resumed run has nothing to guess."""
+    record = Trainer.record
+
+    def interrupted_at_step_3(trainer: Trainer, *arguments: Any) -> None:
+        record(trainer, *arguments)
+        if trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "record", interrupted_at_step_3)
+    result = start(small_config(tmp_path, "stopped", run=INLINE, searcher={"num_searchers": 2}))
+    assert not result.finished
+    assert records(result.run, "train")[-1]["step"] == 4
+    assert resume(result.run).finished
+    assert same_weights(weights(result.run, 8), weights(whole, 8))
+    assert train_records(result.run) == train_records(whole)
+    assert_nothing_doubled(rollouts(result.run), num_responses=4)
