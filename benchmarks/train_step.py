@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,12 +75,19 @@ def _peak(attention: str, num_layers: int) -> float:
     return peak
 
 
-def _report_peak(send: multiprocessing.connection.Connection, attention: str, num_layers: int) -> None:  # type: ignore[name-defined]
+def _report_peak(send: Any, attention: str, num_layers: int) -> None:
     torch.set_num_threads(1)
     model = large(num_layers)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew, at what is resident now
     _step(model, attention)
-    send.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    send.send(_memory("VmHWM") - before)
+
+
+def _memory(field: str) -> float:
+    """Megabytes, of this process alone. (getrusage would count what its parent held when it was started.)"""
+    [line] = [x for x in Path("/proc/self/status").read_text("utf-8").splitlines() if x.startswith(f"{field}:")]
+    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

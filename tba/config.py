@@ -155,7 +155,7 @@ class EngineConfig(Section):
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
     in_flight_updates: bool = False
-    """Take newer weights between decoding steps, not only between batches."""
+    """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
 
 
 class SearcherConfig(Section):
