@@ -186,7 +186,7 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
 
     table = Table(title="what came out", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")  # a path that is cut off cannot be copied
     before, after = number(summary["accuracy_first"], ".3f"), number(summary["accuracy_last"], ".3f")
     error = number(summary["accuracy_last_se"], ".3f")
     table.add_row("held-out accuracy", f"{before} → [bold green]{after}[/] ± {error}")
