@@ -174,7 +174,10 @@ def test_rewards_by_name(line: str, functions: tuple[str, ...], weights: tuple[f
             "--buffer.capacity-per-prompt 3",
             "buffer.capacity_per_prompt = 3 is less than trainer.group_size = 16: a group would never fit",
         ),
-        ("--buffer.capacity 10 --trainer.num-groups 8", "buffer.capacity = 10 is less than trainer.num_groups x searcher.num_responses = 128"),
+        (
+            "--buffer.capacity 10 --trainer.num-groups 8",
+            "buffer.capacity = 10 is less than trainer.num_groups x searcher.num_responses = 128",
+        ),
         ("--trainer.group-size 1", "trainer.group_size = '1': input should be greater than or equal to 2"),
         ("--trainer.synchronous", "trainer.synchronous needs trainer.sync_period = 1"),
         (
