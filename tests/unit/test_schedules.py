@@ -7,7 +7,7 @@ from tba.schedules import beta_at
 
 
 def published(step: int, first: float, final: float, length: int, stop: int) -> float:
-    """PAPER.md 1.3: β(u) = bf (u−1)/T + b0 (1 − (u−1)/T) for u < stop, else bf."""
+    """The schedule of arXiv 2503.18929: β(u) = bf (u−1)/T + b0 (1 − (u−1)/T) for u < stop, else bf."""
     done = (step - 1) / length
     return final * done + first * (1 - done) if step < stop else final
 

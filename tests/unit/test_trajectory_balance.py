@@ -1,4 +1,4 @@
-"""The laws of the objective (PAPER.md 1.1 and 8), and the optimum a tabular policy reaches under it."""
+"""The laws of the objective (docs/objective.md), and the optimum a tabular policy reaches under it."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_the_loss_of_several_groups_is_the_mean_of_theirs_for_any_split(
 
 
 def test_comparing_across_groups_would_show() -> None:
-    """The companion of the law above: a log Z shared by two groups (PAPER.md 7.1) gives another gradient."""
+    """The companion of the law above: a log Z shared by two groups gives another gradient."""
     policy, reference, reward = random_case((2, 4), 1)
     right = gradient(trajectory_balance(policy, reference, reward, beta=0.05).value, policy)
     flat = (1, 8)
