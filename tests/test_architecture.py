@@ -1,4 +1,4 @@
-"""Who may import whom. Arrows point inward (docs/architecture.md); heavy imports stay out of what must answer at once."""
+"""Who may import whom (docs/architecture.md). Heavy imports stay out of what must answer at once."""
 
 from __future__ import annotations
 
