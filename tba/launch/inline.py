@@ -6,7 +6,6 @@ as it would if they had worked meanwhile.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tba.build import build_searcher, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.launch.processes import on_interrupt
 from tba.trainer import Trainer
 
 
@@ -78,9 +78,5 @@ def _stop_on_interrupt(trainer: Trainer) -> Iterator[None]:
             raise KeyboardInterrupt
         trainer.stop_requested = True
 
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_interrupt(request):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

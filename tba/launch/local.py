@@ -29,6 +29,7 @@ from tba.launch.processes import (
     Place,
     error_file,
     num_cores,
+    on_interrupt,
     parent_alive,
     run_process,
     thread_environment,
@@ -65,7 +66,7 @@ class LocalRun:
 
     def watch(self, tick: Callable[[], None]) -> bool:
         """Start everything, wait for the Trainer to end, and keep Searchers running until then."""
-        with self._signals():
+        with on_interrupt(self._interrupt):
             try:
                 self._trainer = self._start("trainer", trainer_main)
                 for index in range(self._config.searcher.num_searchers):
@@ -166,23 +167,13 @@ class LocalRun:
         how = f"the Trainer died: it {_exit_reason(self._trainer)}; resume with: tba train --resume {self._run}"
         raise TrainerDiedError(how, message)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _interrupt(self, number: int, frame: Any) -> None:
         """The first Ctrl-C (or SIGTERM) stops in order, the second at once."""
-
-        def interrupt(number: int, frame: Any) -> None:
-            self._num_interrupts += 1
-            if self._num_interrupts == 1:
-                self._stop_trainer()
-            else:
-                self._kill_all()
-
-        previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        self._num_interrupts += 1
+        if self._num_interrupts == 1:
+            self._stop_trainer()
+        else:
+            self._kill_all()
 
 
 class TrainerDiedError(Exception):

@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tba.activity import FOLDER
 from tba.config import Config
@@ -74,6 +76,17 @@ def die_with_parent() -> None:
 def parent_alive() -> bool:
     parent = multiprocessing.parent_process()
     return parent is None or parent.is_alive()
+
+
+@contextmanager
+def on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Call `handler` on Ctrl-C and SIGTERM, until the end of the block."""
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def num_cores() -> int:

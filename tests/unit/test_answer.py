@@ -128,7 +128,7 @@ def test_plain_numbers_do_not_load_sympy():
         "assert final_answer(completions=['#### 1,234', '#### 5'], answer=['1234', '#### 6']) == [1.0, 0.0];"
         "assert not {'sympy', 'math_verify', 'torch'} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_mathematics_is_graded_in_any_thread_without_noise():

@@ -259,4 +259,5 @@ def test_a_killed_parent_leaves_no_orphan(script):
 
 
 def test_exit_without_close_does_not_wait(script):
-    subprocess.run([sys.executable, str(script), spec("act"), "hang", "leave"], check=True, timeout=50)
+    left = subprocess.run([sys.executable, str(script), spec("act"), "hang", "leave"], timeout=50)
+    assert left.returncode == 0
