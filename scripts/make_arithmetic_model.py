@@ -34,7 +34,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tba.config import ArithmeticTaskConfig
+from tba.config_tasks import ArithmeticTaskConfig
 from tba.tasks.arithmetic import LEVELS, Chain, load
 
 OUT = Path(__file__).parent.parent / "tba" / "models" / "arithmetic"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, Weigh
 from tba.checkpoint import Checkpoint
 from tba.config import Config
 from tba.engines.transformers import TransformersEngine
-from tba.evaluate import evaluate
+from tba.evaluations.accuracy import AccuracyEvaluator
+from tba.evaluations.base import Evaluator
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
 from tba.objectives import OBJECTIVES
 from tba.policy import Reference, load_model, load_tokenizer
@@ -26,7 +27,7 @@ from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.tasks import load_task
-from tba.tasks.base import Content, Encode, Problem, Task
+from tba.tasks.base import Content, Encode, Task
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -96,6 +97,7 @@ def build_searcher(
     engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
     scorer.start()
+    evaluator = build_evaluator(config, engine, scorer, task)
     evaluates = index == 0 and config.evaluation.period > 0 and task.held_out
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
@@ -117,7 +119,7 @@ def build_searcher(
         activity=Activity(run, f"searcher-{index}"),
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_a_period(config, index) if taking_turns else None,
-        evaluate=_evaluator(config, engine, scorer, task.held_out) if evaluates else None,
+        evaluate=(lambda: evaluator().values) if evaluates else None,
         evaluation_period=config.evaluation.period,
     )
 
@@ -168,22 +170,17 @@ def _engine(
     )
 
 
-def _evaluator(
-    config: Config, engine: TransformersEngine, scorer: Scorer, problems: Sequence[Problem]
-) -> Callable[[], Mapping[str, Any]]:
+def build_evaluator(config: Config, engine: TransformersEngine, scorer: Scorer, task: Task) -> Evaluator:
+    """What the task's kind is judged by, on its held-out problems."""
     settings = config.evaluation
-
-    def run() -> Mapping[str, Any]:
-        return evaluate(
-            engine,
-            scorer,
-            problems[: settings.num_prompts],
-            num_samples=settings.num_samples,
-            success_reward=settings.success_reward,
-            prompts_per_batch=settings.prompts_per_batch,
-        ).values
-
-    return run
+    return AccuracyEvaluator(
+        engine,
+        scorer,
+        task.held_out[: settings.num_prompts],
+        num_samples=settings.num_samples,
+        success_reward=settings.success_reward,
+        prompts_per_batch=settings.prompts_per_batch,
+    )
 
 
 def _share_of_a_period(config: Config, index: int) -> int:

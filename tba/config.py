@@ -12,17 +12,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tba import config_text
+from tba.config_section import Section
+from tba.config_tasks import TASK_KINDS, ArithmeticTaskConfig, TaskConfig, task_shorthand
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
 """`model = "arithmetic"` names the small warm-started policy that ships with the package."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class RunConfig(Section):
@@ -62,50 +60,6 @@ class ModelConfig(Section):
     """Allow the model directory to bring its own Python code. Off: such a model is refused."""
 
 
-class ArithmeticTaskConfig(Section):
-    """Chains of additions and subtractions with the working shown, generated from a seed."""
-
-    kind: Literal["arithmetic"] = "arithmetic"
-    """The kind of task; `task = "arithmetic"` is short for it."""
-    difficulty: Literal["easy", "medium", "hard"] = "easy"
-    """`easy`: short chains of single digits. `medium`: longer chains. `hard`: two-digit numbers."""
-    num_train: int = Field(4096, ge=1)
-    """Training problems, distinct."""
-    num_eval: int = Field(256, ge=1)
-    """Held-out problems, none of them a training problem."""
-    seed: int = Field(0, ge=0)
-    """Seed of the problem sets."""
-
-
-class CustomTaskConfig(Section):
-    """Your own prompts: a jsonl, json, csv or parquet file, or a Hugging Face dataset id."""
-
-    kind: Literal["custom"] = "custom"
-    """The kind of task; left out, `task.data` implies it."""
-    data: str
-    """The file or dataset id with the training rows."""
-    eval_data: str | None = None
-    """The file or dataset id with held-out rows; without it the last `num_eval` training rows are held out."""
-    split: str = "train"
-    """Split to take of a Hugging Face dataset."""
-    eval_split: str = "test"
-    """Split to take of `eval_data` when that is a Hugging Face dataset."""
-    num_eval: int = Field(64, ge=0)
-    """Held-out rows; 0 with no `eval_data` means no evaluation."""
-    prompt_column: str = "prompt"
-    """Column with the prompt: a string, or chat messages of `role` and `content`."""
-    system_prompt: str | None = None
-    """Put before every prompt as a system message; plain prompts then become chats."""
-
-
-def _task_shorthand(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"kind": value}
-    if isinstance(value, Mapping) and "kind" not in value:
-        return {"kind": "custom" if "data" in value else "arithmetic", **value}
-    return value
-
-
 def _model_shorthand(value: Any) -> Any:
     return {"path": value} if isinstance(value, str) else value
 
@@ -118,9 +72,6 @@ def _comma_list(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-TaskConfig = Annotated[
-    ArithmeticTaskConfig | CustomTaskConfig, Field(discriminator="kind"), BeforeValidator(_task_shorthand)
-]
 StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
 
@@ -381,8 +332,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         if key == "task" and isinstance(value, (str, Mapping)):
             # Another kind of task shares no settings with the one it replaces.
-            value = _task_shorthand(value) if isinstance(value, str) or "data" in value else value
-            if isinstance(old, Mapping) and "kind" in value and value["kind"] != _task_shorthand(old)["kind"]:
+            value = task_shorthand(value) if isinstance(value, str) or "data" in value else value
+            if isinstance(old, Mapping) and "kind" in value and value["kind"] != task_shorthand(old)["kind"]:
                 old = None
         if isinstance(old, str) and isinstance(value, Mapping):
             old = config_text.expand(key, old)
@@ -394,8 +345,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _one_line(fault: Any) -> str:
     """A pydantic fault as `section.key: what is wrong`."""
-    tags = {"arithmetic", "custom"}
-    where = ".".join(str(part) for part in fault["loc"] if part not in tags)
+    where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
     if fault["type"] == "extra_forbidden":

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
-from tba.config import Config, Section
+from tba.config import Config
+from tba.config_section import Section
 
 _WIDTH = 110
 

@@ -118,6 +118,7 @@ def echo(**kwargs: Any) -> list[float]:
     assert kwargs["prompts"] == ["question"] * 2
     assert kwargs["completions"] == [[{"role": "assistant", "content": text}] for text in ("a", "bb")]
     assert kwargs["completion_ids"] == [[1], [2, 3]]
+    assert kwargs["finished"] == [True, False]
     assert kwargs["level"] == [7, 7]
     return [1.0, 2.0]
 

@@ -25,28 +25,18 @@ def evaluate_model(config: Config, output: Path | None) -> dict[str, Any]:
     os.environ.update(thread_environment(num_threads))
     import torch
 
-    from tba.build import build_engine, build_scorer, build_task
-    from tba.evaluate import evaluate
+    from tba.build import build_engine, build_evaluator, build_scorer, build_task
 
     torch.set_num_threads(num_threads)
     engine, tokenizer, model = build_engine(config)
     task = build_task(config, tokenizer, model)
-    problems = task.held_out[: config.evaluation.num_prompts]
-    if not problems:
+    if not task.held_out:
         raise TbaError("the task has no held-out prompts: give task.eval_data or a task.num_eval above 0")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    passes = 1 + (config.evaluation.num_samples > 0)
     with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
-        shown = bar.add_task(f"{task.name}: prompts", total=len(problems) * passes)
-        result = evaluate(
-            engine,
-            scorer,
-            problems,
-            num_samples=config.evaluation.num_samples,
-            success_reward=config.evaluation.success_reward,
-            prompts_per_batch=config.evaluation.prompts_per_batch,
-            progress=lambda done: bar.advance(shown, done),
-        )
+        evaluator = build_evaluator(config, engine, scorer, task)
+        shown = bar.add_task(f"{task.name}: prompts", total=evaluator.num_prompts)
+        result = evaluator(lambda done: bar.advance(shown, done))
     _print(config, task.name, result.values)
     if output is not None:
         _write(output, result.answers)
@@ -77,6 +67,7 @@ def _write(output: Path, answers: Sequence[Any]) -> None:
                     "reward": answer.reward,
                     "greedy": answer.greedy,
                     "finished": answer.response.finished,
+                    **answer.notes,
                     **{f"column/{k}": v for k, v in answer.problem.columns.items()},
                 }
                 file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")

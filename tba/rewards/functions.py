@@ -1,8 +1,9 @@
 """Finds the reward functions a user names, and calls them by TRL's convention.
 
-A reward function takes `prompts`, `completions`, `completion_ids` and the columns of the data, all as keywords and
-as lists with one entry for each completion, and returns a list of numbers, with None for "not applicable". It may
-be `async`. What it returns is checked elsewhere (`scoring`), and so is how long it takes (`process`).
+A reward function takes `prompts`, `completions`, `completion_ids`, `finished` (the completion ended by itself) and the
+columns of the data, all as keywords and as lists with one entry for each completion, and returns a list of numbers,
+with None for "not applicable". It may be `async`. What it returns is checked elsewhere (`scoring`), and so is how
+long it takes (`process`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,11 +27,39 @@ from tba.types import TbaError
 RewardFunction = Callable[..., Any]
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-STANDARD_KEYWORDS = ("prompts", "completions", "completion_ids")
+STANDARD_KEYWORDS = ("prompts", "completions", "completion_ids", "finished")
 
 
-def resolve(spec: str) -> RewardFunction:
-    """Import `module:function`, `file.py:function` or `module.function`; TbaError says which part is at fault."""
+@dataclass(frozen=True)
+class RewardFactory:
+    """A reward with settings, made in the reward process: there it may load models."""
+
+    path: str
+    """Import path of what is called with the settings and returns the reward function."""
+    settings: Mapping[str, Any]
+    """Plain data: it travels to the reward process."""
+
+
+RewardSpec = str | RewardFactory
+
+
+def resolve(spec: RewardSpec) -> RewardFunction:
+    """The function that `module:function`, `file.py:function` or `module.function` names, or that a factory makes.
+
+    TbaError says which part is at fault.
+    """
+    if isinstance(spec, RewardFactory):
+        made: RewardFunction = _find(spec.path)(**spec.settings)
+        return made
+    function = _find(spec)
+    if inspect.isclass(function):
+        raise TbaError(f"reward {spec!r} is a class: name a function, or an instance that can be called")
+    if not callable(function):
+        raise TbaError(f"reward {spec!r} is of type {type(function).__name__}: name a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _find(spec: str) -> Any:
     source, attribute = _split(spec)
     module = _load_file(spec, Path(source)) if source.endswith(".py") else _load_module(spec, source)
     function: Any = module
@@ -37,11 +67,7 @@ def resolve(spec: str) -> RewardFunction:
         if not hasattr(function, name):
             raise TbaError(f"reward {spec!r}: {source} has no {attribute!r}: check the name{_suggest(module)}")
         function = getattr(function, name)
-    if inspect.isclass(function):
-        raise TbaError(f"reward {spec!r} is a class: name a function, or an instance that can be called")
-    if not callable(function):
-        raise TbaError(f"reward {spec!r} is of type {type(function).__name__}: name a function")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def check_importable(spec: str) -> None:

@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from tba.rewards.functions import names_of, resolve
+from tba.rewards.functions import RewardFactory, RewardSpec, names_of, resolve
 from tba.rewards.scoring import FailureKind, ScoreRequest, Scores, score_group
 from tba.types import TbaError
 
@@ -59,7 +59,7 @@ class LostProcessError(Exception):
 class RewardProcess:
     """A child that has the reward functions. Used by one thread; only `kill` may be called from another."""
 
-    def __init__(self, functions: Sequence[str], weights: Sequence[float]) -> None:
+    def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float]) -> None:
         """Start the child and return at once."""
         self._functions = functions
         context = multiprocessing.get_context("spawn")
@@ -111,7 +111,7 @@ class RewardProcess:
         self._end()
 
     def _first_message(self) -> tuple[str, ...]:
-        names = ", ".join(self._functions)
+        names = ", ".join(spec.path if isinstance(spec, RewardFactory) else spec for spec in self._functions)
         try:
             message = self._receive(time.monotonic() + START_SECONDS)
         except TimeoutError:
@@ -150,7 +150,7 @@ def _end_process(process: SpawnProcess) -> None:
     process.join(STOP_SECONDS)
 
 
-def serve(connection: Connection, functions: Sequence[str], weights: Sequence[float]) -> None:
+def serve(connection: Connection, functions: Sequence[RewardSpec], weights: Sequence[float]) -> None:
     """The child: import, report, then answer requests until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the child
     _end_with_parent()

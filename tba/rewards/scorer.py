@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 
+from tba.rewards.functions import RewardSpec
 from tba.rewards.process import LostProcessError, RewardProcess
 from tba.rewards.scoring import Failure, FailureKind, ScoreRequest, Scores, all_dropped
 from tba.types import TbaError
@@ -26,8 +27,8 @@ _Job = tuple[tuple[ScoreRequest, ...], Future[list[Scores]]]
 class Scorer:
     """Owns the reward process and a thread that feeds it. One thread submits and collects."""
 
-    def __init__(self, functions: Sequence[str], weights: Sequence[float], timeout_seconds: float) -> None:
-        """`functions` are import paths; `weights` may be empty for 1 each; the time limit is for one request."""
+    def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float], timeout_seconds: float) -> None:
+        """`weights` may be empty for 1 each; the time limit is for one request."""
         self.functions = tuple(functions)
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
         self.timeout_seconds = timeout_seconds

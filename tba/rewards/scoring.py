@@ -26,6 +26,8 @@ class ScoreRequest:
     """What the functions see in `prompts`: text, or chat messages."""
     completions: tuple[str, ...]
     completion_ids: tuple[tuple[int, ...], ...]
+    finished: tuple[bool, ...]
+    """False: cut off at the length limit, without an end-of-sequence token."""
     columns: Mapping[str, Any]
     conversational: bool
     """True: completions reach the functions as lists of one assistant message."""
@@ -105,6 +107,7 @@ def keywords_for(request: ScoreRequest) -> dict[str, Any]:
         "prompts": [request.prompt] * count,
         "completions": completions,
         "completion_ids": [list(ids) for ids in request.completion_ids],
+        "finished": list(request.finished),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tba.config import ArithmeticTaskConfig, CustomTaskConfig
+from tba.config_tasks import ArithmeticTaskConfig, CustomTaskConfig
 from tba.tasks import arithmetic, custom
 from tba.tasks.base import Encode, Task
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tba.config import ArithmeticTaskConfig
+from tba.config_tasks import ArithmeticTaskConfig
 from tba.tasks.base import Encode, Problem, Task
 from tba.types import Prompt, TbaError
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tba.rewards.functions import RewardSpec
 from tba.rewards.scoring import ScoreRequest
 from tba.types import Prompt, Response
 
@@ -40,6 +41,7 @@ class Problem:
             prompt=self.content,
             completions=tuple(r.text for r in responses),
             completion_ids=tuple(tuple(r.tokens.tolist()) for r in responses),
+            finished=tuple(r.finished for r in responses),
             columns=self.columns,
             conversational=self.conversational,
         )
@@ -52,8 +54,8 @@ class Task:
     name: str
     train: Sequence[Problem]
     held_out: Sequence[Problem]
-    default_reward: str | None
-    """Import path of the reward function used unless the user names another."""
+    default_reward: RewardSpec | None
+    """The reward used unless the user names another."""
     num_skipped: int = 0
     """Rows left out because their prompt does not fit the model's context."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

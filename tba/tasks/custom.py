@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tba.config import CustomTaskConfig
+from tba.config_tasks import CustomTaskConfig
 from tba.tasks.base import Content, Encode, Problem, Task
 from tba.tasks.rows import Row, read_rows, source_name
 from tba.types import Prompt, TbaError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.config import ArithmeticTaskConfig
+from tba.config_tasks import ArithmeticTaskConfig
 from tba.rewards.answer import final_answer
 from tba.tasks.arithmetic import LEVELS, Chain, Level, draw_chains, load
 from tba.types import TbaError

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from tba.config import (
     EMBEDDED_MODEL,
-    ArithmeticTaskConfig,
     Config,
-    CustomTaskConfig,
     embedded_settings,
     load_config,
     parse_config,
     to_toml,
 )
 from tba.config_help import sections, settings_markdown, settings_text, task_lines
+from tba.config_tasks import ArithmeticTaskConfig, CustomTaskConfig
 from tba.config_text import parse_overrides
 from tba.types import TbaError
 

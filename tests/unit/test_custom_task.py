@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tba.config import CustomTaskConfig
+from tba.config_tasks import CustomTaskConfig
 from tba.tasks.custom import load
 from tba.tasks.rows import read_rows, source_name
 from tba.types import TbaError

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tba.rewards import process
-from tba.rewards.functions import resolve
+from tba.rewards.functions import RewardFactory, resolve
 from tba.rewards.scorer import Scorer, ScoreRequest
 from tba.rewards.scoring import score_group
 from tba.types import TbaError
@@ -28,7 +28,8 @@ def spec(name):
 
 
 def request(id="p", completions=("a", "bb", "ccc"), act="return"):
-    return ScoreRequest(id, "question", tuple(completions), ((1,),) * len(completions), {"act": act}, False)
+    count = len(completions)
+    return ScoreRequest(id, "question", tuple(completions), ((1,),) * count, (True,) * count, {"act": act}, False)
 
 
 def group_scores(asked, names=("act",), weights=()):
@@ -125,10 +126,16 @@ def test_an_empty_group_has_empty_scores():
 
 def test_a_conversational_request_follows_the_convention():
     columns = {"level": 7, "completions": "a column cannot take the place of the real ones"}
-    asked = ScoreRequest("p", "question", ("a", "bb"), ((1,), (2, 3)), columns, conversational=True)
+    asked = ScoreRequest("p", "question", ("a", "bb"), ((1,), (2, 3)), (True, False), columns, conversational=True)
     scores = group_scores(asked, ("echo",))
     assert scores.failures == ()
     assert scores.rewards == (1.0, 2.0)
+
+
+def test_a_factory_makes_its_reward_in_the_process():
+    with Scorer([RewardFactory(spec("Weighted"), {"weight": 5.0})], [], timeout_seconds=30) as scorer:
+        assert scorer.names == ("Weighted",)
+        assert scorer.score([request(completions=("a", "bb"))])[0].rewards == (5.0, 10.0)
 
 
 def test_several_weighted_functions_and_their_names():
@@ -232,7 +239,7 @@ from tba.rewards.scorer import Scorer, ScoreRequest
 if __name__ == "__main__":
     scorer = Scorer([sys.argv[1]], [], timeout_seconds=10_000)
     scorer.start()
-    scorer.submit([ScoreRequest("p", "", ("a",), ((1,),), {"act": sys.argv[2]}, False)])
+    scorer.submit([ScoreRequest("p", "", ("a",), ((1,),), (True,), {"act": sys.argv[2]}, False)])
     if sys.argv[3] == "wait":
         scorer.collect()
 """

@@ -1,0 +1,90 @@
+"""What an evaluation is: numbers about a model on held-out problems, and every answer for reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tba.engines.base import Engine
+from tba.rewards.scorer import Scorer
+from tba.tasks.base import Problem
+from tba.types import Response
+
+Progress = Callable[[int], None]
+"""Hears how many prompts have just been answered."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One graded response, for reading."""
+
+    problem: Problem
+    response: Response
+    reward: float | None
+    """None: its reward failed."""
+    greedy: bool
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What else an evaluation has to say about this response."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    values: dict[str, Any]
+    """Flat numbers: `accuracy`, `accuracy_se`, `pass@k` … (docs/metrics.md)."""
+    answers: list[Answer]
+
+
+class Evaluator(Protocol):
+    """A task's evaluation of the weights its engine holds now."""
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts it will report as answered, counting every pass over them."""
+        ...
+
+    def __call__(self, progress: Progress = ...) -> Evaluation: ...
+
+
+def no_progress(done: int) -> None:
+    """For callers that show none."""
+
+
+def graded(
+    engine: Engine,
+    scorer: Scorer,
+    problems: Sequence[Problem],
+    num_responses: int,
+    prompts_per_batch: int,
+    *,
+    greedy: bool,
+    progress: Progress,
+) -> Iterator[list[Answer]]:
+    """Generate and grade, a problem at a time."""
+    for start in range(0, len(problems), prompts_per_batch):
+        part = problems[start : start + prompts_per_batch]
+        responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy)
+        scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
+        for problem, row, scored in zip(part, responses, scores, strict=True):
+            yield [Answer(problem, r, reward, greedy) for r, reward in zip(row, scored.rewards, strict=True)]
+        progress(len(part))
+
+
+def response_values(answers: Sequence[Answer]) -> dict[str, Any]:
+    """What every evaluation reports of the responses themselves."""
+    rewards = [answer.reward for answer in answers if answer.reward is not None]
+    return {
+        "reward": float(np.mean(rewards)) if rewards else math.nan,
+        "failed": len(answers) - len(rewards),
+        "completions/mean_length": float(np.mean([len(answer.response) for answer in answers])),
+        "completions/clipped_ratio": float(np.mean([not answer.response.finished for answer in answers])),
+    }
+
+
+def mean_and_error(values: Sequence[float | bool]) -> tuple[float, float]:
+    array = np.asarray(values, dtype=np.float64)
+    error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else math.nan
+    return float(array.mean()), float(error)
