@@ -17,6 +17,7 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
@@ -104,7 +105,7 @@ def build_searcher(
         name,
         engine=engine,
         reference=Reference(
-            _load(config, config.model.path),
+            _reference_model(config),
             temperature=config.engine.temperature,
             chunk_tokens=config.model.logit_chunk_tokens,
             bf16=config.model.precision == "bfloat16",
@@ -167,6 +168,7 @@ def _engine(
         max_new_tokens=config.engine.max_new_tokens,
         seed=_one_seed(seed),
         bf16=config.model.precision == "bfloat16",
+        precision=config.engine.precision,
     )
 
 
@@ -192,6 +194,13 @@ def _share_of_a_period(config: Config, index: int) -> int:
 
 def _load(config: Config, path: str) -> PreTrainedModel:
     return load_model(path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code)
+
+
+def _reference_model(config: Config) -> PreTrainedModel:
+    model = _load(config, config.model.path)
+    if config.model.precision == "float32":
+        PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
+    return model
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:

@@ -105,6 +105,10 @@ class EngineConfig(Section):
     """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
+    precision: Literal["float32", "int8"] = "float32"
+    """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.5 times as fast on models of
+    100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
+    as published."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
 
@@ -287,6 +291,8 @@ class Config(Section):
                 f"buffer.capacity = {self.buffer.capacity} is less than trainer.num_groups x searcher.num_responses "
                 f"= {self.trainer.num_groups * responses}: one batch would not fit"
             )
+        if self.engine.precision == "int8" and self.model.precision != "float32":
+            raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
         if self.task.kind == "custom" and not self.reward.functions:
             raise ValueError("reward is missing: name yours with --reward module:function")
         return self

@@ -20,9 +20,13 @@ class Engine(Protocol):
         num_responses: int,
         *,
         greedy: bool = False,
+        full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
-        """`num_responses` responses to each prompt. `between_steps` is called between decoding steps and may `load`."""
+        """`num_responses` responses to each prompt. `between_steps` is called between decoding steps and may `load`.
+
+        An engine may explore with a coarser copy of the weights. With `full_precision` it uses those published.
+        """
         ...
 
     def load(self, update: WeightUpdate) -> None:

@@ -2,7 +2,7 @@
 
 `SharedPromptDecoder` keeps one copy of each prompt's keys and values for all its responses, and preallocates
 those of the responses; nothing is copied to append a token. `CachedDecoder` uses transformers' own cache and works
-for any causal LM. Slots form a rectangle of G prompts × S responses, row-major.
+for any causal LM. Slots form a rectangle of W rows × G prompts (`engines/branches.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tba.types import TbaError
 
 class Decoder(Protocol):
     def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int, max_new_tokens: int) -> Tensor:
-        """Read G prompts; logits of the first new token, (G, V)."""
+        """Read G prompts, with one slot each and later `num_responses` at most; logits of the first token, (G, V)."""
         ...
 
     def step(self, tokens_R: Tensor) -> Tensor:
         """Append one token to each slot; logits of the next, (R, V)."""
         ...
 
-    def keep(self, slots_GS: Tensor) -> None:
-        """Keep these slots only, in this order. All slots of a row belong to one prompt."""
+    def rearrange(self, sources_WG: Tensor) -> None:
+        """Each slot continues from the old slot given for it. All of a column belong to one prompt."""
         ...
 
 
@@ -47,8 +47,8 @@ class SharedPromptDecoder:
         G, P = ids_GP.shape
         padded_GP = torch.arange(P) >= self._lengths_G.unsqueeze(1)
         self._prompt_bias = torch.zeros(G, 1, 1, P).masked_fill_(padded_GP[:, None, None], float("-inf"))
-        self._shape = (G, num_responses)
-        self._capacity = max_new_tokens
+        self._width = 1
+        self._capacity = (G * num_responses, max_new_tokens)
         self._length = -1  # tokens appended so far; -1 while the prompts are read
         self._prompt_key: list[Tensor] = []
         self._prompt_value: list[Tensor] = []
@@ -60,25 +60,26 @@ class SharedPromptDecoder:
         return logits
 
     def step(self, tokens_R: Tensor) -> Tensor:
-        positions_R = (self._lengths_G + self._length).repeat_interleave(self._shape[1])
+        positions_R = (self._lengths_G + self._length).repeat(self._width)
         hidden_R1H = self._forward(tokens_R.unsqueeze(1), positions_R.unsqueeze(1))
         self._length += 1
         logits: Tensor = self._head(hidden_R1H[:, 0])
         return logits
 
-    def keep(self, slots_GS: Tensor) -> None:
-        prompts_G = slots_GS[:, 0] // self._shape[1]
-        self._lengths_G = self._lengths_G[prompts_G]
-        self._prompt_bias = self._prompt_bias[prompts_G]
-        flat = slots_GS.flatten()
-        for layer in range(self._num_layers):
-            self._prompt_key[layer] = self._prompt_key[layer][prompts_G]
-            self._prompt_value[layer] = self._prompt_value[layer][prompts_G]
-            for own in (self._own_key, self._own_value):
-                kept = own[layer].new_empty(len(flat), *own[layer].shape[1:])
-                kept[:, :, : self._length] = own[layer][flat, :, : self._length]
-                own[layer] = kept
-        self._shape = (slots_GS.shape[0], slots_GS.shape[1])
+    def rearrange(self, sources_WG: Tensor) -> None:
+        G = len(self._lengths_G)
+        width, num_prompts = sources_WG.shape
+        if num_prompts != G:
+            prompts_G = sources_WG[0] % G
+            self._lengths_G = self._lengths_G[prompts_G]
+            self._prompt_bias = self._prompt_bias[prompts_G]
+            for prompt in (self._prompt_key, self._prompt_value):
+                prompt[:] = [tensor[prompts_G] for tensor in prompt]
+        sources_R = sources_WG.flatten()
+        moved = (sources_R != torch.arange(len(sources_R))).nonzero().squeeze(1)
+        for own in (*self._own_key, *self._own_value):
+            own[moved, :, : self._length] = own[sources_R[moved], :, : self._length]
+        self._width = width
 
     def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         output = self._decoder(input_ids=ids, position_ids=positions, use_cache=False, layout=self)
@@ -96,41 +97,43 @@ class SharedPromptDecoder:
         """Causal over right-padded prompts: padding lies behind every real position."""
         self._prompt_key.append(key)
         self._prompt_value.append(value)
-        G, S = self._shape
+        rows, length = self._capacity
         for own, new in ((self._own_key, key), (self._own_value, value)):  # a value may be shorter than its key
-            own.append(new.new_empty(G * S, new.shape[1], self._capacity, new.shape[-1]))
+            own.append(new.new_empty(rows, new.shape[1], length, new.shape[-1]))
         gqa = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
         return out.transpose(1, 2)
 
     def _attend_responses(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """One softmax over two sets of keys: the prompt's, read once per group, and the response's own."""
-        G, S = self._shape
-        own_key, own_value = self._own_key[layer], self._own_value[layer]
+        R, H, _, D = query.shape
+        own_key, own_value = self._own_key[layer][:R], self._own_value[layer][:R]
         t = self._length
         own_key[:, :, t] = key[:, :, 0]
         own_value[:, :, t] = value[:, :, 0]
-        R, H, _, D = query.shape
+        W, G = self._width, R // self._width
         heads = key.shape[1]
         repeat = H // heads  # query heads that share one key head
 
         query_R = (query * scaling).view(R, heads, repeat, D)
-        query_G = query_R.view(G, S, heads, repeat, D).transpose(1, 2).reshape(G, heads, S * repeat, D)
+        query_G = query_R.view(W, G, heads, repeat, D).permute(1, 2, 0, 3, 4).reshape(G, heads, W * repeat, D)
         prompt_scores = query_G @ self._prompt_key[layer].transpose(2, 3) + self._prompt_bias
         P = prompt_scores.shape[-1]
-        prompt_scores = prompt_scores.view(G, heads, S, repeat, P).transpose(1, 2).reshape(R, heads, repeat, P)
-        own_scores = query_R @ own_key[:, :, : t + 1].transpose(2, 3)
-
-        weights = torch.cat([prompt_scores, own_scores], dim=-1).softmax(dim=-1)
-        prompt_weights = weights[..., :P].view(G, S, heads, repeat, P).transpose(1, 2)
-        from_prompt = prompt_weights.reshape(G, heads, S * repeat, P) @ self._prompt_value[layer]
-        from_prompt = from_prompt.view(G, heads, S, repeat, -1).transpose(1, 2).reshape(R, heads, repeat, -1)
-        out = torch.matmul(weights[..., P:], own_value[:, :, : t + 1]).add_(from_prompt)
-        return out.view(R, 1, H, -1)
+        scores = query.new_empty(R, heads, repeat, P + t + 1)
+        scores[..., :P].view(W, G, heads, repeat, P).copy_(
+            prompt_scores.view(G, heads, W, repeat, P).permute(2, 0, 1, 3, 4)
+        )
+        scores[..., P:] = query_R @ own_key[:, :, : t + 1].transpose(2, 3)
+        weights = scores.softmax(dim=-1)
+        prompt_weights = weights[..., :P].view(W, G, heads, repeat, P).permute(1, 2, 0, 3, 4)
+        from_prompt = prompt_weights.reshape(G, heads, W * repeat, P) @ self._prompt_value[layer]
+        from_prompt = from_prompt.view(G, heads, W, repeat, -1).permute(2, 0, 1, 3, 4)
+        out = weights[..., P:] @ own_value[:, :, : t + 1]
+        return out.view(W, G, heads, repeat, -1).add_(from_prompt).view(R, 1, H, -1)
 
 
 class CachedDecoder:
-    """transformers' own cache: left-padded prompts, repeated for their responses after one prefill."""
+    """transformers' own cache, on left-padded prompts."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -142,8 +145,7 @@ class CachedDecoder:
         positions = (mask.cumsum(1) - 1).clamp_(min=0)
         output = self._model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True)
         self._cache: Any = output.past_key_values
-        self._cache.batch_repeat_interleave(num_responses)
-        self._mask = mask.repeat_interleave(num_responses, dim=0)
+        self._mask = mask
         logits: Tensor = output.logits[:, -1]
         return logits
 
@@ -159,7 +161,7 @@ class CachedDecoder:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def keep(self, slots_GS: Tensor) -> None:
-        flat = slots_GS.flatten()
-        self._cache.batch_select_indices(flat)
-        self._mask = self._mask[flat]
+    def rearrange(self, sources_WG: Tensor) -> None:
+        sources_R = sources_WG.flatten()
+        self._cache.batch_select_indices(sources_R)
+        self._mask = self._mask[sources_R]

@@ -1,4 +1,4 @@
-"""The embedded engine: batched sampling from a transformers model, prompts read once, finished rows leaving."""
+"""The embedded engine: batched sampling from a transformers model; what responses have in common is computed once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from tba.engines.branches import Branches
 from tba.engines.decoders import CachedDecoder, Decoder, SharedPromptDecoder
+from tba.engines.packed_linear import PackedLayers, Precision
+from tba.engines.sampling import draw_tokens
 from tba.policy import import_weights, uses_shared_prompt
 from tba.types import Prompt, Response, WeightUpdate
-
-COMPACT_BELOW = 0.75
-"""Finished rows leave once fewer than this share of the slots is active: leaving costs a copy of the cache."""
 
 
 class TransformersEngine:
@@ -30,15 +29,19 @@ class TransformersEngine:
         max_new_tokens: int,
         seed: int,
         bf16: bool = False,
+        precision: Precision = "float32",
     ) -> None:
+        """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced."""
         self._model = model
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
         self._bf16 = bf16
         self._generator = torch.Generator().manual_seed(seed)
-        self._stop = torch.tensor(sorted(stop_tokens(model, tokenizer)))
+        self._stop = sorted(stop_tokens(model, tokenizer))
         self._version = -1  # as loaded; the first publication is newer
+        # Under autocast plain layers choose the kernel; a packed one would stay float32.
+        self._layers = None if bf16 else PackedLayers(model, precision)
 
     @property
     def version(self) -> int:
@@ -46,6 +49,8 @@ class TransformersEngine:
 
     def load(self, update: WeightUpdate) -> None:
         import_weights(self._model, update.tensors)
+        if self._layers is not None:
+            self._layers.pack()
         self._version = update.version
 
     def state(self) -> dict[str, Any]:
@@ -61,12 +66,15 @@ class TransformersEngine:
         num_responses: int,
         *,
         greedy: bool = False,
+        full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
+        if self._layers is not None:
+            self._layers.set_full_precision(full_precision)
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
             rows = self._decode(prompts, num_responses, greedy, between_steps)
         texts = self._tokenizer.batch_decode([tokens.tolist() for tokens, _, _ in rows], skip_special_tokens=True)
-        stop = set(self._stop.tolist())
+        stop = set(self._stop)
         responses = [
             Response(tokens, logprobs, versions, text, int(tokens[-1]) in stop)
             for (tokens, logprobs, versions), text in zip(rows, texts, strict=True)
@@ -76,56 +84,37 @@ class TransformersEngine:
     def _decode(
         self, prompts: Sequence[Prompt], num_responses: int, greedy: bool, between_steps: Callable[[], None] | None
     ) -> list[tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]]:
-        """The decoding loop: sample for every slot, note what active ones drew, drop those that have finished."""
-        G, S, L = len(prompts), num_responses, self._max_new_tokens
+        """The decoding loop: every response draws from its slot, then the slots of those that go on take a token."""
+        N, L = len(prompts) * num_responses, self._max_new_tokens
         decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
-        logits_RV = decoder.prefill([p.tokens for p in prompts], S, L).repeat_interleave(S, dim=0)
-        tokens_RL = torch.zeros(G * S, L, dtype=torch.long)
-        logprobs_RL = torch.zeros(G * S, L)
-        lengths_R = torch.zeros(G * S, dtype=torch.long)
-        row_of_slot_GS = torch.arange(G * S).view(G, S)
-        active_GS = torch.ones(G, S, dtype=torch.bool)
+        branches = Branches(len(prompts), num_responses)
+        logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses, L)
+        tokens_NL = np.zeros((N, L), dtype=np.int32)
+        logprobs_NL = np.zeros((N, L), dtype=np.float32)
+        lengths_N = np.zeros(N, dtype=np.int64)
         versions: list[int] = []
         for t in range(L):
-            drawn, logprobs = self._sample(logits_RV, greedy)
-            active = active_GS.flatten()
-            rows = row_of_slot_GS.flatten()[active]
-            tokens_RL[rows, t] = drawn[active]
-            logprobs_RL[rows, t] = logprobs[active]
-            lengths_R[rows] = t + 1
+            drawn_A, logprobs_A = draw_tokens(
+                logits_RV, branches.slot_A, self._temperature, None if greedy else self._generator
+            )
+            tokens_NL[branches.active_A, t] = drawn_A
+            logprobs_NL[branches.active_A, t] = logprobs_A
+            lengths_N[branches.active_A] = t + 1
             versions.append(self._version)
-            active_GS = active_GS & ~torch.isin(drawn, self._stop).view_as(active_GS)
-            num_active = int(active_GS.sum())
-            if num_active == 0 or t == L - 1:
+            ended_A = np.isin(drawn_A, self._stop)
+            branches.finish(ended_A)
+            if not len(branches.active_A) or t == L - 1:
                 break
-            if num_active < COMPACT_BELOW * active_GS.numel():
-                slots_GS, still_active_GS = _compact(active_GS)
-                decoder.keep(slots_GS)
-                drawn = drawn[slots_GS.flatten()]
-                row_of_slot_GS = row_of_slot_GS.flatten()[slots_GS]
-                active_GS = still_active_GS
+            token_R, sources_WG = branches.extend(drawn_A[~ended_A])
+            if sources_WG is not None:
+                decoder.rearrange(torch.from_numpy(sources_WG))
             if between_steps is not None:
                 between_steps()
-            logits_RV = decoder.step(drawn)
+            logits_RV = decoder.step(torch.from_numpy(token_R))
         return [
-            (
-                tokens_RL[row, :n].to(torch.int32).numpy().copy(),
-                logprobs_RL[row, :n].numpy().copy(),
-                _runs(versions[:n]),
-            )
-            for row, n in enumerate(lengths_R.tolist())
+            (tokens_NL[row, :n].copy(), logprobs_NL[row, :n].copy(), _runs(versions[:n]))
+            for row, n in enumerate(lengths_N.tolist())
         ]
-
-    def _sample(self, logits_RV: Tensor, greedy: bool) -> tuple[Tensor, Tensor]:
-        """Draw by inverting the cumulative distribution: one pass over the vocabulary, no sort."""
-        logprobs_RV = (logits_RV.float() / self._temperature).log_softmax(dim=-1)
-        if greedy:
-            drawn_R1 = logprobs_RV.argmax(dim=-1, keepdim=True)
-        else:
-            cumulative_RV = logprobs_RV.exp().cumsum_(dim=-1)
-            uniform_R1 = torch.rand(len(logits_RV), 1, generator=self._generator) * cumulative_RV[:, -1:]
-            drawn_R1 = torch.searchsorted(cumulative_RV, uniform_R1, right=True).clamp_(max=logits_RV.shape[1] - 1)
-        return drawn_R1.squeeze(1), logprobs_RV.gather(1, drawn_R1).squeeze(1)
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -133,20 +122,6 @@ def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> s
     configured = getattr(model.generation_config, "eos_token_id", None)
     listed = configured if isinstance(configured, Iterable) else [configured]
     return {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
-
-
-def _compact(active_GS: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest rectangle that holds the active slots: their old indices, and which of the new ones are real.
-
-    A prompt with fewer active responses than another fills its row up with slots that go on unheeded.
-    """
-    S = active_GS.shape[1]
-    counts_G = active_GS.sum(1)
-    width = int(counts_G.max())
-    order_GS = active_GS.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
-    alive_G = counts_G > 0
-    slots_GS = (order_GS + S * torch.arange(len(counts_G)).unsqueeze(1))[alive_G]
-    return slots_GS, torch.arange(width) < counts_G[alive_G].unsqueeze(1)
 
 
 def _runs(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -66,7 +66,7 @@ def graded(
     """Generate and grade, a problem at a time."""
     for start in range(0, len(problems), prompts_per_batch):
         part = problems[start : start + prompts_per_batch]
-        responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy)
+        responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy, full_precision=True)
         scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
         for problem, row, scored in zip(part, responses, scores, strict=True):
             yield [Answer(problem, r, reward, greedy) for r, reward in zip(row, scored.rewards, strict=True)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from tba.batch import pack
-from tba.engines import transformers as engine_module
+from tba.engines import branches, decoders
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import export_weights, token_logprobs
 from tba.testing import character_tokenizer
@@ -182,25 +183,25 @@ def test_a_restored_engine_continues_the_same_stream() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows that leave
+# Slots that part and leave
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the batch after each time rows have left."""
-    sizes: list[int] = []
-    compact = engine_module._compact
+def rearranged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The rectangles of slots that decoders were brought to."""
+    shapes: list[tuple[int, ...]] = []
+    for decoder in (decoders.SharedPromptDecoder, decoders.CachedDecoder):
 
-    def counted(active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        slots, still_active = compact(active)
-        sizes.append(slots.numel())
-        return slots, still_active
+        def counted(self: Any, sources_WG: torch.Tensor, original: Any = decoder.rearrange) -> None:
+            shapes.append(tuple(sources_WG.shape))
+            original(self, sources_WG)
 
-    monkeypatch.setattr(engine_module, "_compact", counted)
-    return sizes
+        monkeypatch.setattr(decoder, "rearrange", counted)
+    return shapes
 
 
+@pytest.mark.parametrize("drop_below", [0.0, 1.0], ids=["prompts stay", "prompts leave"])
 @pytest.mark.parametrize(
     ("name", "shared"),
     [
@@ -210,30 +211,39 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ("gemma3", False),
     ],
 )
-def test_rows_that_leave_do_not_change_the_others(
-    name: str, shared: bool, kept: list[int], monkeypatch: pytest.MonkeyPatch
+def test_slots_that_part_and_leave_keep_to_their_own_tokens(
+    name: str,
+    shared: bool,
+    drop_below: float,
+    rearranged: list[tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(branches, "DROP_PROMPTS_BELOW", drop_below)
     model = model_of(name, shared=shared)
-    monkeypatch.setattr(engine_module, "COMPACT_BELOW", 1.0)  # whenever anything has finished
-    greedy = token_lists(engine_of(model).generate(PROMPTS, 1, greedy=True))
-    assert kept, "nothing left, so nothing was tested"
-    sampled = engine_of(model, temperature=1.3).generate(PROMPTS, 6)
-    assert len(kept) > 3
-    # A mistaken row would go on from another's tokens, and its log-probabilities would not be those of its own.
-    assert_logprobs_are_those_of(model_of(name, shared=False), PROMPTS, sampled, 1.3)
-
-    monkeypatch.setattr(engine_module, "COMPACT_BELOW", 0.0)  # never
-    kept.clear()
-    assert token_lists(engine_of(model).generate(PROMPTS, 1, greedy=True)) == greedy
-    assert not kept
+    # Cool enough for responses to run together for a while, warm enough for them to part.
+    for temperature, count in ((0.3, 6), (1.3, 6), (1.3, 1)):
+        sampled = engine_of(model, temperature=temperature).generate(PROMPTS, count)
+        # A mistaken slot would go on from another's tokens, and its log-probabilities would not be those of its own.
+        assert_logprobs_are_those_of(model_of(name, shared=False), PROMPTS, sampled, temperature, tolerance=5e-4)
+    widths = {shape[0] for shape in rearranged}
+    assert len(widths) > 3, "slots parted and left"
+    if drop_below == 0.0:
+        assert {shape[1] for shape in rearranged} == {len(PROMPTS)}
 
 
-def test_compaction_keeps_the_active_in_the_smallest_rectangle() -> None:
-    active = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]], dtype=torch.bool)
-    slots, still_active = engine_module._compact(active)
-    assert slots.shape == (2, 2)
-    assert slots[still_active].tolist() == [1, 3, 10]
-    assert slots[1, 1] // 4 == 2, "a row is filled up with slots of its own prompt"
+def test_what_responses_have_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    step = decoders.SharedPromptDecoder.step
+
+    def counted(self: Any, tokens_R: torch.Tensor) -> torch.Tensor:
+        rows.append(len(tokens_R))
+        return step(self, tokens_R)
+
+    monkeypatch.setattr(decoders.SharedPromptDecoder, "step", counted)
+    groups = engine_of(model_of(), temperature=0.05).generate(PROMPTS, 50)
+    most = max(len({tuple(tokens) for tokens in token_lists([group])}) for group in groups)
+    assert 1 < most < 25
+    assert max(rows) <= most * len(PROMPTS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""Packed layers against the plain ones they replace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import ARCHITECTURES, build
+from torch import nn
+from torch.testing import assert_close
+
+from tba.engines import packed_linear
+from tba.engines.packed_linear import PackedLayers, PackedLinear
+from tba.policy import export_weights, import_weights
+from tba.types import TbaError
+
+
+@pytest.fixture(autouse=True)
+def _pack_small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_linear, "SMALL", 0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-6), ("int8", 3e-2)])
+def test_products_are_those_of_the_plain_layer(precision: packed_linear.Precision, error: float, bias: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 64, bias=bias)
+    packed = PackedLinear(plain, precision)
+    packed.pack()
+    x = torch.randn(5, 3, 96)
+    with torch.inference_mode():
+        expected = plain(x)
+        difference = (packed(x) - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+        assert difference < error
+        assert (difference > 1e-3) == (precision == "int8"), "int8 was really used, and only there"
+        packed.full_precision = True
+        assert_close(packed(x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_packed_model_takes_published_weights(precision: packed_linear.Precision) -> None:
+    model, other = (build(ARCHITECTURES["llama"], shared=False, seed=seed) for seed in (0, 1))
+    names = [name for name, _ in model.named_parameters()]
+    layers = PackedLayers(model, precision)
+    assert [name for name, _ in model.named_parameters()] == names
+    assert any(isinstance(module, PackedLinear) for module in model.modules())
+    ids = torch.tensor([[3, 4, 5, 6]])
+    with torch.inference_mode():
+        before = model(input_ids=ids).logits
+        import_weights(model, export_weights(other))
+        layers.pack()
+        after, expected = model(input_ids=ids).logits, other(input_ids=ids).logits
+        close = 1e-4 if precision == "float32" else 0.1 * float(expected.std())
+        assert float((after - expected).square().mean().sqrt()) < close
+        assert float((before - expected).square().mean().sqrt()) > 3 * close
+
+
+def test_a_model_without_linear_layers_has_no_int8_copy() -> None:
+    model = build(ARCHITECTURES["gpt2 (learned positions, dropout)"], shared=False, seed=0)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, nn.Identity())
+    with pytest.raises(TbaError, match=r"engine\.precision"):
+        PackedLayers(model, "int8")
