@@ -149,7 +149,8 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
 
 def build_scorer(config: Config, task: Task) -> Scorer:
     functions = config.reward.functions or ((task.default_reward,) if task.default_reward else ())
-    return Scorer(functions, config.reward.weights, config.reward.timeout_seconds)
+    settings = config.reward
+    return Scorer(functions, settings.weights, settings.timeout_seconds, settings.max_processes)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:

@@ -85,6 +85,9 @@ class RewardConfig(Section):
     """Weight of each function in the sum; empty: 1 each."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
+    max_processes: int = Field(32, ge=1)
+    """Reward processes of a Searcher, at most. There is one, and more only while functions spend their time waiting
+    (for a judge, a sandbox, a network) rather than computing; 1 if each would hold a model on a device."""
 
     @model_validator(mode="after")
     def _check(self) -> RewardConfig:

@@ -20,6 +20,8 @@ from tba.types import Group, Report, Response, TbaError, TokenLogprobs, Trajecto
 
 REPORT_SECONDS = 1.0
 MAX_EVENTS_PER_BATCH = 5
+MAX_PENDING_BATCHES = 8
+"""Batches whose scores may be under way while the next is generated."""
 GIVE_UP_AFTER = 64
 """Groups in a row without one usable reward after which the reward function, not the model, is at fault."""
 _POLL_SECONDS = 0.005
@@ -125,8 +127,10 @@ class Searcher:
             answered = [(p.prompt, r) for p, r in zip(problems, responses, strict=True)]
             reference = self.reference.token_logprobs(answered)
         self._pending.append(Searched(problems, responses, reference))
-        # Scores that are slower than the reference model may arrive during the next generation, but no later.
-        while self._pending and (self.budget is not None or len(self._pending) > 1 or self.scorer.ready()):
+        # Scores that are slow in coming arrive during later generations, within limits: data should not grow old here.
+        while self._pending and (
+            self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES or self.scorer.ready()
+        ):
             self._hand_up(self._pending.popleft())
         self._report()
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,19 @@ def scaled(completions: list[str], scale: float = 1.0, **kwargs: Any) -> list[fl
 doubled = functools.partial(scaled, scale=2.0)
 tripled = Weighted(3.0)
 not_a_function = 5
+
+
+def meet(completions: list[str], folder: list[str], guests: list[int], **kwargs: Any) -> list[float]:
+    """Waits until as many calls as there are guests have come, each in a process of its own."""
+    Path(folder[0], str(os.getpid())).touch()
+    while len(list(Path(folder[0]).iterdir())) < guests[0]:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    return length(completions)
+
+
+def compute(completions: list[str], **kwargs: Any) -> list[float]:
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    return length(completions)

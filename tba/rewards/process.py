@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 from tba.rewards.functions import RewardFactory, RewardSpec, names_of, resolve
@@ -44,6 +45,14 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Running:
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    scores: Scores
+    seconds: float
+    waited: float
+    """Seconds of it that the functions spent waiting for something other than a core."""
 
 
 class LostProcessError(Exception):
@@ -82,7 +91,7 @@ class RewardProcess:
             self._names = self._first_message()
         return self._names
 
-    def score(self, request: ScoreRequest, timeout_seconds: float) -> Scores:
+    def score(self, request: ScoreRequest, timeout_seconds: float) -> Scored:
         """Score one group; raises LostProcessError if the time is over or the child is gone."""
         deadline = time.monotonic() + timeout_seconds
         running = ""
@@ -90,7 +99,7 @@ class RewardProcess:
             self._connection.send(request)
             while True:
                 message = self._receive(deadline)
-                if isinstance(message, Scores):
+                if isinstance(message, Scored):
                     return message
                 running = message.name
         except TimeoutError:
@@ -168,8 +177,20 @@ def serve(connection: Connection, functions: Sequence[RewardSpec], weights: Sequ
                 request = connection.recv()
             except (EOFError, OSError):
                 return
+            started, busy = time.monotonic(), _busy_seconds()
             scores = score_group(named, weights, request, runner.run, lambda name: connection.send(Running(name)))
-            connection.send(scores)
+            seconds = time.monotonic() - started
+            connection.send(Scored(scores, seconds, seconds - (_busy_seconds() - busy)))
+
+
+def _busy_seconds() -> float:
+    """Time this process has computed or, where the system tells, stood in line for a core: a loaded machine is no
+    reason to start more processes."""
+    try:
+        in_line = int(Path("/proc/self/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        in_line = 0.0
+    return time.process_time() + in_line
 
 
 def _end_with_parent() -> None:

@@ -1,7 +1,9 @@
-"""The Scorer: batches of requests in, scores out, in a reward process that is replaced when it hangs or dies.
+"""The Scorer: batches of requests in, scores out, from reward processes that are replaced when they hang or die.
 
 Scoring overlaps with the caller's work: `submit` returns at once, `collect` waits. Every request is answered; what
-went wrong with one is in its scores and never costs another.
+went wrong with one is in its scores and never costs another. Requests go to one process in turn, unless the functions
+spend their time waiting (for a judge, a sandbox, a network): then more processes are started, each with requests of
+its own, so that waiting does not hold up the search. Functions that compute get no more than one.
 """
 
 from __future__ import annotations
@@ -14,54 +16,66 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 
-from tba.rewards.functions import RewardSpec
+from tba.rewards.functions import RewardFactory, RewardSpec
 from tba.rewards.process import LostProcessError, RewardProcess
 from tba.rewards.scoring import Failure, FailureKind, ScoreRequest, Scores, all_dropped
 from tba.types import TbaError
 
 __all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores"]
 
-_Job = tuple[tuple[ScoreRequest, ...], Future[list[Scores]]]
+_Job = tuple[ScoreRequest, Future[Scores]]
+_Batch = list[Future[Scores]]
+
+LONG_WAIT_SECONDS = 0.02
+"""A function that waits this long for something, and longer than it computes, is worth another process."""
 
 
 class Scorer:
-    """Owns the reward process and a thread that feeds it. One thread submits and collects."""
+    """Owns the reward processes, and a thread for each that feeds it. One thread submits and collects."""
 
-    def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float], timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        functions: Sequence[RewardSpec],
+        weights: Sequence[float],
+        timeout_seconds: float,
+        max_processes: int = 1,
+    ) -> None:
         """`weights` may be empty for 1 each; the time limit is for one request."""
         self.functions = tuple(functions)
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
         self.timeout_seconds = timeout_seconds
+        # What a factory makes may hold models: one copy is enough.
+        self.max_processes = 1 if any(isinstance(spec, RewardFactory) for spec in functions) else max_processes
         if not self.functions:
             raise TbaError("reward.functions is empty: name at least one as module:function")
         if len(self.weights) != len(self.functions) or not all(map(math.isfinite, self.weights)):
             raise TbaError("reward.weights must hold one finite number for each of reward.functions")
         self._names: tuple[str, ...] = ()
-        self._process: RewardProcess | None = None
-        self._thread: threading.Thread | None = None
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._batches: deque[Future[list[Scores]]] = deque()
-        self._newest: Future[list[Scores]] | None = None
-        self._lock = threading.Lock()
-        self._closed = False
+        self._workers: list[_Worker] = []
+        self._batches: deque[_Batch] = deque()
+        self._growing = threading.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The functions' names for metrics, unique, in the order of `Scores.parts`; empty before `start`."""
         return self._names
 
+    @property
+    def num_processes(self) -> int:
+        return len(self._workers)
+
     def start(self) -> None:
-        """Start the process and wait until it has imported the functions; TbaError if it cannot."""
-        if self._thread is not None:
+        """Start the first process and wait until it has imported the functions; TbaError if it cannot."""
+        if self._workers:
             raise RuntimeError("the scorer was started already")
+        first = _Worker(self)
         try:
-            self._names = self._ready_process().wait_until_ready()
+            self._names = first.ready_process().wait_until_ready()
         except BaseException:
-            self.close()
+            first.close()
             raise
-        # A daemon: should the owner die without `close`, an unfinished batch does not hold up the exit.
-        self._thread = threading.Thread(target=self._serve, name="tba-scorer", daemon=True)
-        self._thread.start()
+        self._add(first)
 
     def submit(self, requests: Sequence[ScoreRequest]) -> None:
         """Queue a batch and return at once."""
@@ -69,7 +83,7 @@ class Scorer:
 
     def ready(self) -> bool:
         """True if `collect` would not wait; False also with no batch submitted."""
-        return bool(self._batches) and self._batches[0].done()
+        return bool(self._batches) and all(future.done() for future in self._batches[0])
 
     def collect(self) -> list[Scores]:
         """Wait for the oldest batch not yet collected; one Scores for each of its requests, in order.
@@ -78,24 +92,22 @@ class Scorer:
         """
         if not self._batches:
             raise RuntimeError("no batch was submitted")
-        return self._batches.popleft().result()
+        return [future.result() for future in self._batches.popleft()]
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """Score a batch and wait for it. Batches submitted before go first, and stay to be collected."""
-        return self._enqueue(requests).result()
+        return [future.result() for future in self._enqueue(requests)]
 
     def close(self) -> None:
-        """End the process and drop what was not collected. May be called twice."""
-        with self._lock:
-            self._closed = True
-            if self._process is not None and self._newest is not None and not self._newest.done():
-                self._process.kill()  # nobody will collect: do not wait for user code
-        if self._thread is not None:
+        """End the processes and drop what was not collected. May be called twice."""
+        with self._growing:
+            self.max_processes = 0
+        for worker in self._workers:
+            worker.abandon()
+        for _ in self._workers:
             self._jobs.put(None)
-            self._thread.join()
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
+        for worker in self._workers:
+            worker.close()
 
     def __enter__(self) -> Scorer:
         self.start()
@@ -106,38 +118,93 @@ class Scorer:
     ) -> None:
         self.close()
 
-    def _enqueue(self, requests: Sequence[ScoreRequest]) -> Future[list[Scores]]:
-        if self._thread is None or self._closed:
+    def _enqueue(self, requests: Sequence[ScoreRequest]) -> _Batch:
+        if not self._workers or self._workers[0].closed:
             raise RuntimeError("the scorer is not running")
-        self._newest = Future()
-        self._jobs.put((tuple(requests), self._newest))
-        return self._newest
+        batch: _Batch = [Future() for _ in requests]
+        for job in zip(requests, batch, strict=True):
+            self._jobs.put(job)
+        self.grow()
+        return batch
 
-    def _serve(self) -> None:
-        """The thread: waits for a batch, scores its requests in turn, until `close` sends None."""
-        while (job := self._jobs.get()) is not None:
-            requests, future = job
+    def grow(self) -> None:
+        """Start processes for the requests nobody is at, if those at work are known to wait."""
+        with self._growing:
+            if all(worker.waits for worker in self._workers):
+                for _ in range(min(self._jobs.qsize(), self.max_processes - len(self._workers))):
+                    self._add(_Worker(self))
+
+    def _add(self, worker: _Worker) -> None:
+        self._workers.append(worker)
+        worker.start(self._jobs)
+
+
+class _Worker:
+    """One reward process, replaced when it is lost, and the thread that hands it requests."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._process: RewardProcess | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._busy = False
+        self.closed = False
+        self.waits = False
+        """The functions spent the latest request waiting rather than computing."""
+
+    def start(self, jobs: SimpleQueue[_Job | None]) -> None:
+        # A daemon: should the owner die without `close`, an unfinished batch does not hold up the exit.
+        self._thread = threading.Thread(target=self._serve, args=(jobs,), name="tba-scorer", daemon=True)
+        self._thread.start()
+
+    def abandon(self) -> None:
+        """Nobody will collect: do not wait for user code."""
+        with self._lock:
+            self.closed = True
+            if self._process is not None and self._busy:
+                self._process.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+        if self._thread is not None:
+            self._thread.join()
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def _serve(self, jobs: SimpleQueue[_Job | None]) -> None:
+        """The thread: waits for a request and scores it, until `close` sends None."""
+        while (job := jobs.get()) is not None:
+            request, future = job
             try:
-                future.set_result([self._score_one(request) for request in requests])
+                future.set_result(self._score(request))
             except Exception as error:  # whatever it is, `collect` raises it; unanswered, it would wait forever
                 future.set_exception(error)
+            else:
+                self._scorer.grow()
 
-    def _score_one(self, request: ScoreRequest) -> Scores:
-        process = self._ready_process()
+    def _score(self, request: ScoreRequest) -> Scores:
+        self._busy = True  # before there is a process, so that `abandon` cannot miss it
         try:
-            return process.score(request, self.timeout_seconds)
+            process = self.ready_process()
+            scored = process.score(request, self._scorer.timeout_seconds)
+            self.waits = scored.waited > LONG_WAIT_SECONDS and scored.waited > scored.seconds / 2
+            return scored.scores
         except LostProcessError as loss:
             self._discard(process)
             failure = Failure(request.prompt_id, loss.function, loss.kind, loss.message)
-            return all_dropped(request, len(self.functions), failure)
+            return all_dropped(request, len(self._scorer.functions), failure)
+        finally:
+            self._busy = False
 
-    def _ready_process(self) -> RewardProcess:
-        """The running process, or a new one. Under the lock, so that none starts after `close` has looked."""
+    def ready_process(self) -> RewardProcess:
+        """The running process, or a new one. Under the lock, so that none starts after `abandon` has looked."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise RuntimeError("the scorer was closed")
             if self._process is None:
-                self._process = RewardProcess(self.functions, self.weights)
+                self._process = RewardProcess(self._scorer.functions, self._scorer.weights)
             process = self._process
         try:
             process.wait_until_ready()

@@ -211,6 +211,28 @@ def test_collect_raises_when_a_lost_process_cannot_be_replaced(tmp_path):
             scorer.score([request(), request()])
 
 
+def test_functions_that_wait_get_more_processes(tmp_path):
+    """The second batch ends only if three calls are under way at once."""
+
+    def asked(guests):
+        columns = {"folder": str(tmp_path), "guests": guests}
+        return ScoreRequest("p", "question", ("a",), ((1,),), (True,), columns, False)
+
+    with Scorer([spec("meet")], [], timeout_seconds=30, max_processes=3) as scorer:
+        scorer.score([asked(1)])
+        assert scorer.num_processes == 1
+        assert [s.rewards for s in scorer.score([asked(3)] * 6)] == [(1.0,)] * 6
+        assert scorer.num_processes == 3
+        assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_functions_that_compute_keep_to_one_process():
+    with Scorer([spec("compute")], [], timeout_seconds=30, max_processes=3) as scorer:
+        for _ in range(2):
+            scorer.score([request()] * 4)
+        assert scorer.num_processes == 1
+
+
 @pytest.mark.parametrize(("functions", "weights"), [([], []), (["a:b"], [1.0, 2.0]), (["a:b"], [math.nan])])
 def test_functions_and_weights_are_checked(functions, weights):
     with pytest.raises(TbaError, match="reward"):
