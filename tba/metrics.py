@@ -132,3 +132,12 @@ class ModuleSink:
 
     def close(self) -> None:
         self._module.finish()
+
+
+def resident_megabytes() -> float:
+    """Memory this process holds now; NaN where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return math.nan
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)

@@ -23,7 +23,7 @@ from tba.buffer.sampling import draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
-from tba.metrics import Metrics
+from tba.metrics import Metrics, resident_megabytes
 from tba.objectives import Loss, Objective
 from tba.optimization import Optimization
 from tba.policy import export_weights, token_logprobs
@@ -196,6 +196,7 @@ class Trainer:
                 "buffer/prompts": self.buffer.num_prompts,
                 "buffer/duplicates": self.buffer.num_duplicates,
                 "buffer/evicted": self.buffer.num_evicted,
+                "memory_mb": resident_megabytes(),
             }
             self.metrics.write("train", self.step, {**metrics, "step_time": round(seconds, 4), **held, **spent})
 

@@ -1,8 +1,7 @@
-"""What a benchmark returns, and how it is shown."""
+"""What a benchmark returns, how repetitions are taken, and how results are shown."""
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,8 @@ class Row:
     bar: str
     """What the ratio should be, as text; empty where nothing is promised."""
     met: bool | None = None
+    bound: str = ""
+    """What bounds it now, and how far that is from the machine's limit."""
 
 
 def alternate(ours: Callable[[], float], other: Callable[[], float], repeats: int) -> tuple[list[float], list[float]]:
@@ -40,27 +41,22 @@ def seconds(work: Callable[[], object]) -> float:
 def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, str]:
     """Median of the ratios of the pairs, and their range."""
     ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
-    return statistics.median(ratios), f"{min(ratios):.2f} to {max(ratios):.2f}"
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f} (n={len(ratios)})" if len(ratios) > 1 else "one run"
+    return statistics.median(ratios), spread
 
 
-def markdown(title: str, command: str, rows: Sequence[Row]) -> str:
-    lines = [f"## {title}", "", f"`{command}`", ""]
-    lines += ["| what | ours | compared with | ratio | spread | bar |", "| --- | --- | --- | --- | --- | --- |"]
+def at_least(bar: float, name: str, ours: str, other: str, ratio: float, spread: str, bound: str = "") -> Row:
+    return Row(name, ours, other, ratio, spread, f"at least {bar:g}", ratio >= bar, bound)
+
+
+def at_most(bar: float, name: str, ours: str, other: str, ratio: float, spread: str = "", bound: str = "") -> Row:
+    return Row(name, ours, other, ratio, spread, f"at most {bar:g}", ratio <= bar, bound)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    lines = ["| what | ours | compared with | ratio | spread | bar | what bounds it now |", "|" + " --- |" * 7]
     for row in rows:
         mark = {True: " ✓", False: " ✗", None: ""}[row.met]
-        cells = (row.name, row.ours, row.other, f"**{row.ratio:.2f}**", row.spread, row.bar + mark)
+        cells = (row.name, row.ours, row.other, f"**{row.ratio:.3g}**", row.spread, row.bar + mark, row.bound)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
-
-
-def machine() -> str:
-    import os
-
-    import torch
-    import transformers
-
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}, {time.strftime('%Y-%m-%d')}"
-    )

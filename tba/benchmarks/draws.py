@@ -1,4 +1,4 @@
-"""What a batch draw costs as the buffer grows: `python -m benchmarks.draw`.
+"""What a batch draw costs as the buffer grows: `tba bench draws`.
 
 Buffers of a series are drawn from in turn, a few draws at a time, since absolute times follow the machine's load:
 the ratio is what to read.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Row
+from tba.benchmarks.report import Row, at_most
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
 from tba.types import Group, Prompt, Response, Trajectory
@@ -22,38 +22,25 @@ TURNS_PER_REPEAT, DRAWS_PER_TURN = 20, 10
 PER_PROMPT = 100
 
 
-def run(repeats: int = 5) -> list[dict[str, Any]]:
-    """Microseconds per batch draw, one row for each buffer; `ratio` is to the smallest of its series."""
-    rows = []
-    for recent_fraction in (0.0, 0.5):
-        rows += _series(
-            f"whole buffer, m={recent_fraction}", {10_000: 100, 1_000_000: 10_000}, recent_fraction, repeats
-        )
-    rows += _series("one prompt, m=0", {1: 1, 1_000: 1, 100_000: 1}, 0.0, repeats)
-    return rows
+def run(full: bool) -> list[Row]:
+    """Microseconds per batch draw; the ratio is to the smallest buffer of a series."""
+    repeats = 9 if full else 5
+    whole = {10_000: 100, 1_000_000: 10_000}
+    one = {1: 1, 1_000: 1, 100_000: 1}
+    series = [_series(f"whole buffer, m={m}", whole, m, repeats) for m in (0.0, 0.5)]
+    series.append(_series("one prompt, m=0", one, 0.0, repeats))
+    return [_row(entry, entries[0]) for entries in series for entry in entries[1:]]
 
 
-def rows() -> list[Row]:
-    """The same as comparisons, for the table of all benchmarks."""
-    found = []
-    measured = run()
-    for row in measured:
-        first = next(r for r in measured if r["series"] == row["series"])
-        if row is first:
-            continue
-        bar = 2.0 if "whole buffer" in row["series"] else None
-        found.append(
-            Row(
-                f"batch draw, {row['series']}, {row['num_trajectories']:,} trajectories",
-                f"{row['microseconds']:.0f} µs",
-                f"{first['num_trajectories']:,} trajectories, {first['microseconds']:.0f} µs",
-                row["ratio"],
-                f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}",
-                f"at most {bar:.0f}" if bar else "",
-                row["ratio"] <= bar if bar else None,
-            )
-        )
-    return found
+def _row(entry: dict[str, Any], first: dict[str, Any]) -> Row:
+    return at_most(
+        2.0,
+        f"batch draw, {entry['series']}, {entry['num_trajectories']:,} trajectories",
+        f"{entry['microseconds']:.0f} µs",
+        f"{first['num_trajectories']:,} trajectories, {first['microseconds']:.0f} µs",
+        entry["ratio"],
+        f"{entry['ratio_min']:.2f} to {entry['ratio_max']:.2f}",
+    )
 
 
 def _series(name: str, sizes: dict[int, int], recent_fraction: float, repeats: int) -> list[dict[str, Any]]:
@@ -114,16 +101,3 @@ def _filled(num_trajectories: int, num_prompts: int) -> ReplayBuffer:
     buffer.extend(groups[:-num_recent])
     buffer.extend(groups[-num_recent:])
     return buffer
-
-
-def main() -> None:
-    print(f"{'':24} {'trajectories':>12} {'µs / batch':>10} {'ratio':>6}   (min – max)")
-    for row in run():
-        print(
-            f"{row['series']:24} {row['num_trajectories']:12,} {row['microseconds']:10.0f} {row['ratio']:6.2f}   "
-            f"({row['ratio_min']:.2f} – {row['ratio_max']:.2f})"
-        )
-
-
-if __name__ == "__main__":
-    main()

