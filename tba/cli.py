@@ -162,7 +162,7 @@ def _help(name: str) -> None:
         print("\nsettings, for a CONFIG.toml or as --section.key value:\n")
         print(settings_text(), end="")
     if name == "eval":
-        print("\n  --output FILE    write every answer, one JSON record a line")
+        print("\n  --output FILE    where every answer goes, one JSON record a line; else a file named at the end")
     if name == "train":
         print(
             "\n  --resume RUN     continue a run, or from one of its checkpoints"

