@@ -218,7 +218,10 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
         if isinstance(content, str):
             return content, tuple(tokenizer(content).input_ids)
         if tokenizer.chat_template is None:
-            raise TbaError("the model has no chat template: give prompts as strings, or a model that has one")
+            raise TbaError(
+                "the model has no chat template: give prompts as strings (task.prompt_style = 'plain' where the task "
+                "has it), or a model that has one"
+            )
         text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
         return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
 

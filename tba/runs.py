@@ -79,8 +79,10 @@ def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
 
 def answers_file(model: str, task: str) -> Path:
     """Where an evaluation's answers go if nobody says: into the run the model is a checkpoint of, or else here."""
-    folder = _run_of(model)
-    name = f"{Path(model).name}-{task}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    folder, path = _run_of(model), Path(model).resolve()
+    # A checkpoint's folder has the step in its name, and the model in a folder of its own.
+    stem = path.parent.name if path.name == "model" else path.name
+    name = f"{stem}-{task}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     return folder / "evaluations" / name if folder is not None else Path(f"evaluation-{name}")
 
 
