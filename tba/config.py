@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tba import config_text
 from tba.config_section import Section
-from tba.config_tasks import TASK_KINDS, ArithmeticTaskConfig, TaskConfig, task_shorthand
+from tba.config_tasks import KINDS_WITH_DATA, TASK_KINDS, ArithmeticTaskConfig, TaskConfig, task_shorthand
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
@@ -341,8 +341,10 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         if key == "task" and isinstance(value, (str, Mapping)):
             # Another kind of task shares no settings with the one it replaces.
-            value = task_shorthand(value) if isinstance(value, str) or "data" in value else value
-            if isinstance(old, Mapping) and "kind" in value and value["kind"] != task_shorthand(old)["kind"]:
+            kind = task_shorthand(old)["kind"] if isinstance(old, (str, Mapping)) else None
+            if isinstance(value, str) or ("data" in value and kind not in KINDS_WITH_DATA):
+                value = task_shorthand(value)
+            if isinstance(old, Mapping) and "kind" in value and value["kind"] != kind:
                 old = None
         if isinstance(old, str) and isinstance(value, Mapping):
             old = config_text.expand(key, old)

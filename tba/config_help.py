@@ -60,7 +60,7 @@ def settings_markdown() -> str:
 
 def task_lines() -> list[str]:
     annotation = Config.model_fields["task"].annotation
-    return [f"{m.model_fields['kind'].default:<12} {_one_line(m.__doc__)}" for m in _models(annotation)]
+    return [f"{m.model_fields['kind'].default:<14} {_one_line(m.__doc__)}" for m in _models(annotation)]
 
 
 def _models(annotation: Any) -> list[type[Section]]:
@@ -70,7 +70,7 @@ def _models(annotation: Any) -> list[type[Section]]:
 
 
 def _setting(name: str, info: FieldInfo) -> Setting:
-    default = "" if info.is_required() or info.default is None else str(info.default)
+    default = "" if info.is_required() or info.default in (None, {}) else str(info.default).replace("\n", "\\n")
     if isinstance(info.default, tuple):
         default = ",".join(map(str, info.default))
     if isinstance(info.default, bool):
@@ -81,6 +81,8 @@ def _setting(name: str, info: FieldInfo) -> Setting:
 def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is Literal:
         return "|".join(typing.get_args(annotation))
+    if typing.get_origin(annotation) is dict:
+        return "table"
     if typing.get_origin(annotation) is tuple:
         return f"{_type(typing.get_args(annotation)[0])},…"
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:

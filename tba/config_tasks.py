@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from tba.config_section import Section
 
@@ -46,6 +47,110 @@ class CustomTaskConfig(Section):
     """Put before every prompt as a system message; plain prompts then become chats."""
 
 
+class AdditionTaskConfig(Section):
+    """Additions posed as chat questions, from single digits to `max_digits`, generated from a seed."""
+
+    kind: Literal["addition"] = "addition"
+    """The kind of task."""
+    max_digits: int = Field(2, ge=1, le=9)
+    """Digits of the longest numbers that are added; shorter ones are as frequent."""
+    instruction: str = "Answer with just the number."
+    """Told after the question; may be empty. The last number of the response is its answer either way."""
+    num_train: int = Field(2048, ge=1)
+    """Training questions, distinct."""
+    num_eval: int = Field(256, ge=1)
+    """Held-out questions; neither they nor the same with the numbers exchanged are trained on."""
+    seed: int = Field(0, ge=0)
+    """Seed of the question sets."""
+
+
+class _WordProblemsConfig(Section):
+    """What the tasks with written mathematical problems have in common."""
+
+    data: str | None = None
+    """The file (jsonl, json, csv, parquet) or dataset id (`id:subset`) with the training rows. Only an evaluation
+    without shots can do without."""
+    eval_data: str | None = None
+    """The file or dataset id with held-out rows; without it the last `num_eval` training rows are held out."""
+    split: str = "train"
+    """Split to take of a Hugging Face dataset."""
+    eval_split: str = "test"
+    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    num_eval: int = Field(256, ge=0)
+    """Training rows to hold out when there is no `eval_data`."""
+    prompt_style: Literal["chat", "plain"] = "chat"
+    """`chat`: messages through the model's chat template. `plain`: text made with `template`, as in the paper."""
+    template: str = "[MATH TASK] Problem:\n{question}\n\nSolution:\n"
+    """A plain prompt, with `{question}` where the problem goes."""
+    instruction: str | None = None
+    """Told after the question: how to give the final answer. Left out: told in chats, and not in plain prompts, which
+    are for models tuned on their format; empty: not told."""
+    system_prompt: str | None = None
+    """Put before a chat prompt as a system message."""
+    num_shots: int = Field(0, ge=0)
+    """Solved examples put before every problem: the first training rows, which are then not trained on."""
+    last_number: bool = False
+    """Grade a response that marks no final answer by its last number. How many were is in `rewards/by_last_number`."""
+
+    @field_validator("template")
+    @classmethod
+    def _check_template(cls, value: str) -> str:
+        if "{question}" not in value:
+            raise ValueError("task.template has no {question} in it: put it where the problem goes")
+        return value
+
+
+class Gsm8kTaskConfig(_WordProblemsConfig):
+    """GSM8K in its original format: `question`, and `answer` that ends in `#### n`."""
+
+    kind: Literal["gsm8k"] = "gsm8k"
+    """The kind of task."""
+
+
+class MathTaskConfig(_WordProblemsConfig):
+    """MATH in its original format: `problem`, `solution` with `\\boxed`, and perhaps `answer`, `level`, `type`."""
+
+    kind: Literal["math"] = "math"
+    """The kind of task."""
+
+
+def _table(value: Any) -> Any:
+    """A table may be written as JSON on the command line, and so may each of its values (`--task.settings.size 3`)."""
+    if isinstance(value, str):
+        return _json(value)
+    return {key: _json(part) for key, part in value.items()} if isinstance(value, Mapping) else value
+
+
+def _json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return value
+
+
+class ReasoningGymTaskConfig(Section):
+    """Any generator of the reasoning-gym package, graded by its own scorer; needs the `reasoning-gym` extra."""
+
+    kind: Literal["reasoning-gym"] = "reasoning-gym"
+    """The kind of task."""
+    name: str
+    """The generator, such as `chain_sum`."""
+    settings: Annotated[dict[str, Any], BeforeValidator(_table)] = Field({})
+    """The generator's own settings: a TOML table, or `--task.settings.max-terms 4`. Text that reads as JSON is JSON."""
+    instruction: str = "Give the final answer between <answer> and </answer>."
+    """Told after the question; may be empty. `####` and `\\boxed{}` mark an answer too."""
+    prompt_style: Literal["chat", "plain"] = "chat"
+    """`chat`: a message through the model's chat template. `plain`: the text alone."""
+    system_prompt: str | None = None
+    """Put before a chat prompt as a system message."""
+    num_train: int = Field(4096, ge=1, le=10_000_000)
+    """Training questions to generate; those that repeat another or are held out are left out."""
+    num_eval: int = Field(256, ge=1, le=10_000_000)
+    """Held-out questions to generate, from seeds that no training set has."""
+    seed: int = Field(0, ge=0, le=1_000_000)
+    """Seed of the question sets."""
+
+
 def task_shorthand(value: Any) -> Any:
     """`task = "x"` is short for its kind; settings without one are the user's own data, or arithmetic."""
     if isinstance(value, str):
@@ -56,8 +161,18 @@ def task_shorthand(value: Any) -> Any:
 
 
 TaskConfig = Annotated[
-    ArithmeticTaskConfig | CustomTaskConfig, Field(discriminator="kind"), BeforeValidator(task_shorthand)
+    ArithmeticTaskConfig
+    | AdditionTaskConfig
+    | Gsm8kTaskConfig
+    | MathTaskConfig
+    | ReasoningGymTaskConfig
+    | CustomTaskConfig,
+    Field(discriminator="kind"),
+    BeforeValidator(task_shorthand),
 ]
 
-TASK_KINDS = frozenset({"arithmetic", "custom"})
+TASK_KINDS = frozenset({"arithmetic", "addition", "gsm8k", "math", "reasoning-gym", "custom"})
 """All of `task.kind`."""
+
+KINDS_WITH_DATA = frozenset({"gsm8k", "math", "custom"})
+"""Kinds of task that have a setting `data`: giving it to one of them does not make it another."""

@@ -43,6 +43,11 @@ def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def _toml_value(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(key)} = {_toml_value(part)}" for key, part in value.items() if part is not None)
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML wants this one escaped too
 
 

@@ -68,13 +68,26 @@ def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
 
 def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
     """Settings to evaluate a model with: those of the run it is a checkpoint of, or of the demo, or the defaults."""
-    runs = [parent for parent in Path(model).resolve().parents if (parent / CONFIG).is_file()]
-    if runs:
-        base = _settings(runs[0])
+    run = _run_of(model)
+    if run is not None:
+        base = _settings(run)
     else:
         base = embedded_settings() if model == EMBEDDED_MODEL else {}
     base["model"] = {**(base["model"] if isinstance(base.get("model"), dict) else {}), "path": model}
     return parse_config(base, overrides)
+
+
+def answers_file(model: str, task: str) -> Path:
+    """Where an evaluation's answers go if nobody says: into the run the model is a checkpoint of, or else here."""
+    folder, path = _run_of(model), Path(model).resolve()
+    # A checkpoint's folder has the step in its name, and the model in a folder of its own.
+    stem = path.parent.name if path.name == "model" else path.name
+    name = f"{stem}-{task}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    return folder / "evaluations" / name if folder is not None else Path(f"evaluation-{name}")
+
+
+def _run_of(model: str) -> Path | None:
+    return next((parent for parent in Path(model).resolve().parents if (parent / CONFIG).is_file()), None)
 
 
 def _settings(run: Path) -> dict[str, Any]:

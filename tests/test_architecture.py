@@ -183,6 +183,7 @@ LIGHT = (
     "metrics",
     "checkpoint",
     "display",
+    "fetch",
     "progress",
     "prompts",
     "status",
@@ -221,7 +222,9 @@ def test_torch_does_not_come_in_by_another_way(name: str) -> None:
         assert not heavy, f"{module} reaches {heavy}"
 
 
-@pytest.mark.parametrize("package", ["vllm", "ray", "wandb", "trackio", "trl", "peft"])
+@pytest.mark.parametrize(
+    "package", ["vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib"]
+)
 def test_optional_packages_are_imported_when_used(package: str) -> None:
     assert [module for module in MODULES if package in outside(module)] == []
 

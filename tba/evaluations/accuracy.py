@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tba.engines.base import Engine
 from tba.evaluations.base import Answer, Evaluation, Progress, graded, mean_and_error, no_progress, response_values
@@ -23,6 +25,8 @@ class AccuracyEvaluator:
     """Sampled responses a problem; 0: greedy only."""
     success_reward: float
     prompts_per_batch: int
+    breakdown: Sequence[str] = ()
+    """Columns by whose values the greedy accuracy is broken down."""
 
     @property
     def num_prompts(self) -> int:
@@ -33,18 +37,33 @@ class AccuracyEvaluator:
         answers = [answer for group in greedy for answer in group]
         accuracy, error = mean_and_error([self._correct(answer) for answer in answers])
         values = {"accuracy": accuracy, "accuracy_se": error, "num_prompts": len(answers), **response_values(answers)}
+        by_column = self._broken_down(answers)
         if self.num_samples > 0:
             # Sampled rows come num_samples to a prompt: keep the batch at about the same size.
             batch = max(1, self.prompts_per_batch // self.num_samples)
             sampled = self._answers(self.num_samples, batch, progress, greedy=False)
             values |= pass_at_k([[self._correct(a) for a in group] for group in sampled])
             answers += [answer for group in sampled for answer in group]
-        return Evaluation(values, answers)
+        return Evaluation(values | by_column, answers)
 
     def _answers(self, num_responses: int, batch: int, progress: Progress, *, greedy: bool) -> list[list[Answer]]:
         return list(
             graded(self.engine, self.scorer, self.problems, num_responses, batch, greedy=greedy, progress=progress)
         )
+
+    def _broken_down(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """`accuracy/level=3` with its error and its number of prompts, for each value of each column."""
+        values: dict[str, Any] = {}
+        for column in self.breakdown:
+            groups = defaultdict[str, list[bool]](list)
+            for answer in answers:
+                if column in answer.problem.columns:
+                    groups[str(answer.problem.columns[column])].append(self._correct(answer))
+            for value, correct in sorted(groups.items()):
+                name = f"accuracy/{column}={value}"
+                values[name], values[f"{name}_se"] = mean_and_error(correct)
+                values[f"{name}_n"] = len(correct)
+        return values
 
     def _correct(self, answer: Answer) -> bool:
         return answer.reward is not None and answer.reward > self.success_reward

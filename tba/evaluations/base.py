@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -69,15 +70,30 @@ def graded(
         responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy, full_precision=True)
         scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
         for problem, row, scored in zip(part, responses, scores, strict=True):
-            yield [Answer(problem, r, reward, greedy) for r, reward in zip(row, scored.rewards, strict=True)]
+            yield [
+                Answer(problem, response, reward, greedy, _parts(scorer.names, values))
+                for response, reward, values in zip(row, scored.rewards, scored.parts, strict=True)
+            ]
         progress(len(part))
+
+
+def _parts(names: Sequence[str], values: Sequence[float]) -> dict[str, Any]:
+    """What each reward function gave, where there is more than one to tell apart."""
+    if len(names) < 2:
+        return {}
+    return {f"rewards/{name}": None if math.isnan(value) else value for name, value in zip(names, values, strict=True)}
 
 
 def response_values(answers: Sequence[Answer]) -> dict[str, Any]:
     """What every evaluation reports of the responses themselves."""
     rewards = [answer.reward for answer in answers if answer.reward is not None]
+    parts = defaultdict[str, list[float]](list)
+    for name, value in (item for answer in answers for item in answer.notes.items()):
+        if name.startswith("rewards/") and value is not None:
+            parts[name].append(value)
     return {
         "reward": float(np.mean(rewards)) if rewards else math.nan,
+        **{f"{name}/mean": float(np.mean(values)) for name, values in parts.items()},
         "failed": len(answers) - len(rewards),
         "completions/mean_length": float(np.mean([len(answer.response) for answer in answers])),
         "completions/clipped_ratio": float(np.mean([not answer.response.finished for answer in answers])),

@@ -15,12 +15,15 @@ from rich.table import Table
 from tba.config import Config
 from tba.launch.preflight import check
 from tba.launch.processes import num_cores, thread_environment
+from tba.runs import answers_file
 from tba.types import TbaError
 
 
-def evaluate_model(config: Config, output: Path | None) -> dict[str, Any]:
-    """Evaluate, print a table, and write every answer to `output` if asked."""
-    check(config)
+def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]:
+    """Evaluate, print what came out, and write every answer to `output`, or to a file that is announced."""
+    check(config, to_train=False)
+    output = output or answers_file(config.model.path, config.task.kind)
+    _check_writable(output)
     num_threads = config.run.num_threads or num_cores()
     os.environ.update(thread_environment(num_threads))
     import torch
@@ -32,28 +35,58 @@ def evaluate_model(config: Config, output: Path | None) -> dict[str, Any]:
     task = build_task(config, tokenizer, model)
     if not task.held_out:
         raise TbaError("the task has no held-out prompts: give task.eval_data or a task.num_eval above 0")
+    for why, count in task.skipped.items():
+        print(f"{count} rows skipped: {why}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
         evaluator = build_evaluator(config, engine, scorer, task)
         shown = bar.add_task(f"{task.name}: prompts", total=evaluator.num_prompts)
         result = evaluator(lambda done: bar.advance(shown, done))
-    _print(config, task.name, result.values)
-    if output is not None:
-        _write(output, result.answers)
+    _write(output, result.answers)
+    console = Console(highlight=False)
+    console.print(_table(f"{config.model.path} on {task.name}", result.values))
+    if any(map(_is_part, result.values)):
+        console.print(_breakdown_table(result.values))
+    console.print(f"every answer is in {output}", soft_wrap=True)
     return result.values
 
 
-def _print(config: Config, task: str, values: dict[str, Any]) -> None:
-    table = Table(title=f"{config.model.path} on {task}", title_justify="left", show_header=False)
+def _table(title: str, values: dict[str, Any]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
-    for name, value in values.items():
-        if name.endswith("_se"):
-            continue
-        error = values.get(f"{name}_se")
-        shown = f"{value:.4f}" if isinstance(value, float) else str(value)
-        table.add_row(name, shown + (f" ± {error:.4f}" if error is not None else ""))
-    Console(highlight=False).print(table)
+    for name in values:
+        if not name.endswith("_se") and not _is_part(name):
+            table.add_row(name, _with_error(values, name))
+    return table
+
+
+def _breakdown_table(values: dict[str, Any]) -> Table:
+    table = Table("accuracy by", "prompts", "accuracy", title="broken down", title_justify="left")
+    for name in values:
+        if _is_part(name) and not name.endswith(("_se", "_n")):
+            table.add_row(name.removeprefix("accuracy/"), str(values[f"{name}_n"]), _with_error(values, name))
+    return table
+
+
+def _is_part(name: str) -> bool:
+    """Whether a value is of one group of prompts, as in `accuracy/level=3`."""
+    return name.startswith("accuracy/") and "=" in name
+
+
+def _with_error(values: dict[str, Any], name: str) -> str:
+    value, error = values[name], values.get(f"{name}_se")
+    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return shown + (f" ± {error:.4f}" if error is not None else "")
+
+
+def _check_writable(output: Path) -> None:
+    """Found out now, not after an hour of generation."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.open("a").close()
+    except OSError as error:
+        raise TbaError(f"cannot write {output}: {error.strerror}; name another file with --output") from None
 
 
 def _write(output: Path, answers: Sequence[Any]) -> None:

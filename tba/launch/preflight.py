@@ -11,12 +11,12 @@ from tba.tasks import load_task
 from tba.types import TbaError
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, to_train: bool = True) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
     _check_model(config.model.path, config.model.trust_remote_code)
     task = load_task(config.task, lambda content: ("", (0,)))  # rows are read and checked, not encoded
-    if not task.train:
-        raise TbaError("the task has no training prompts: give more rows or hold out fewer (task.num_eval)")
+    if to_train and not task.train:
+        raise TbaError("the task has no training prompts: give more rows (task.data) or hold out fewer (task.num_eval)")
     for function in config.reward.functions:
         check_importable(function)
     for name in ("wandb", "trackio"):

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from tba.config_tasks import ArithmeticTaskConfig, CustomTaskConfig
-from tba.tasks import arithmetic, custom
+from tba.config_tasks import (
+    AdditionTaskConfig,
+    ArithmeticTaskConfig,
+    CustomTaskConfig,
+    Gsm8kTaskConfig,
+    MathTaskConfig,
+    ReasoningGymTaskConfig,
+    TaskConfig,
+)
+from tba.tasks import addition, arithmetic, custom, gsm8k, math, reasoning_gym
 from tba.tasks.base import Encode, Task
 
 
-def load_task(config: ArithmeticTaskConfig | CustomTaskConfig, encode: Encode) -> Task:
-    if isinstance(config, ArithmeticTaskConfig):
-        return arithmetic.load(config, encode)
-    return custom.load(config, encode)
+def load_task(config: TaskConfig, encode: Encode) -> Task:
+    match config:
+        case ArithmeticTaskConfig():
+            return arithmetic.load(config, encode)
+        case AdditionTaskConfig():
+            return addition.load(config, encode)
+        case Gsm8kTaskConfig():
+            return gsm8k.load(config, encode)
+        case MathTaskConfig():
+            return math.load(config, encode)
+        case ReasoningGymTaskConfig():
+            return reasoning_gym.load(config, encode)
+        case CustomTaskConfig():
+            return custom.load(config, encode)

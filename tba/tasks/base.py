@@ -56,6 +56,10 @@ class Task:
     held_out: Sequence[Problem]
     default_reward: RewardSpec | None
     """The reward used unless the user names another."""
-    num_skipped: int = 0
-    """Rows left out because their prompt does not fit the model's context."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Rows left out: why, and how many."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    observers: tuple[RewardSpec, ...] = ()
+    """Functions called like rewards beside the default one: they weigh nothing and appear in the metrics."""
+    breakdown: tuple[str, ...] = ()
+    """Columns by whose values an evaluation breaks its accuracy down."""

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.rewards.answer import MAX_ANSWER_CHARS, extract, final_answer
+from tba.rewards.answer import (
+    MAX_ANSWER_CHARS,
+    by_last_number,
+    extract,
+    final_answer,
+    final_answer_or_last_number,
+    last_number,
+    last_number_in,
+)
 
 
 def grade(response, truth):
@@ -60,6 +68,8 @@ def test_extracts_the_last_marked_answer(text, answer):
         ("1+x", "x+1"),
         ("x = 5", "5"),
         (r"90^\circ", "90"),
+        ("18 dollars", "18"),
+        ("$1,200 per month.", "1200"),
     ],
 )
 def test_right_answers(answer, truth):
@@ -77,6 +87,10 @@ def test_right_answers(answer, truth):
         ("9" * 60, "9" * 59 + "8"),
         ("41, 42", "42"),
         ("42 or 43", "42"),
+        ("42 thousand", "42"),
+        ("42 and 43 apples", "42"),
+        ("the answer is 42", "42"),
+        ("7 dollars", "42"),
         ("London", "Paris"),
         (r"\frac{1}{3}", "0.5"),
         ("(((", "4"),
@@ -140,3 +154,47 @@ def test_mathematics_is_graded_in_any_thread_without_noise():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("47 + 38 = 85", "85"),
+        ("The answer is 1,234.", "1234"),
+        ("it is -5", "-5"),
+        ("10-3", "3"),
+        ("41,42", "42"),
+        ("3.50 dollars", "3.5"),
+        ("none", None),
+    ],
+)
+def test_the_last_number_of_a_text(text, number):
+    found = last_number_in(text)
+    assert (found is None) == (number is None)
+    if number is not None:
+        assert grade(f"#### {found}", number) == 1.0
+
+
+def test_the_last_number_counts_only_where_no_answer_is_marked_and_is_counted_apart():
+    texts = ["so 42", "42\n#### 41", "#### 42 of 50", "no number", "41\n\\boxed{42}", "42 #### "]
+    truths = ["42"] * len(texts)
+    assert final_answer_or_last_number(texts, truths) == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    assert by_last_number(texts, truths) == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert final_answer(texts, truths) == [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+
+
+def test_without_a_truth_neither_the_grade_nor_the_count_applies():
+    assert final_answer_or_last_number(["42"], [None]) == by_last_number(["42"], [None]) == [None]
+
+
+def test_a_short_answer_that_was_cut_off_is_wrong():
+    assert last_number(["47 + 38 = 85"] * 2, ["85"] * 2, finished=[True, False]) == [1.0, 0.0]
+
+
+def test_words_after_a_number_do_not_load_sympy():
+    code = (
+        "import sys; from tba.rewards.answer import final_answer;"
+        "assert final_answer(completions=['#### 18 dollars', '#### it is 18'], answer=['18', '18']) == [1.0, 0.0];"
+        "assert not {'sympy', 'math_verify'} & sys.modules.keys()"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

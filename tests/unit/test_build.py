@@ -50,7 +50,7 @@ def test_prompts_longer_than_the_context_are_skipped_and_counted(tmp_path: Path)
     config = custom(tmp_path, rows, engine={"max_new_tokens": 40})
     task = build_task(config, load_tokenizer("arithmetic"), load_model("arithmetic"))
     assert [p.prompt.text for p in task.train] == ["1+1=\n", "2+2=\n"]
-    assert task.num_skipped == 1
+    assert task.skipped == {"longer than the model's context": 1}
 
 
 def test_no_prompt_that_fits_is_an_error(tmp_path: Path) -> None:

@@ -290,3 +290,23 @@ def test_a_killed_parent_leaves_no_orphan(script):
 def test_exit_without_close_does_not_wait(script):
     left = subprocess.run([sys.executable, str(script), spec("act"), "hang", "leave"], timeout=50)
     assert left.returncode == 0
+
+
+HOSTILE = [r"\boxed{(9^{9999})^{9999}}", r"\boxed{10000000!}", r"\boxed{\binom{9999999}{4999999}}"]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_answer_costs_its_own_group_and_the_rest_of_the_batch_is_graded(hostile):
+    """sympy would compute for hours with the interpreter lock held: only a kill ends it."""
+
+    def asked(id, *completions):
+        count = len(completions)
+        return ScoreRequest(id, "?", completions, ((1,),) * count, (True,) * count, {"answer": "6"}, False)
+
+    batch = [asked("before", "#### 6"), asked("hostile", "#### 6", hostile), asked("after", "#### 6", "#### 5")]
+    with Scorer(["tba.rewards.answer:final_answer"], [], timeout_seconds=2) as scorer:
+        before, lost, after = scorer.score(batch)
+    assert before.rewards == (1.0,)
+    assert lost.rewards == (None, None)
+    assert [(failure.prompt_id, failure.kind) for failure in lost.failures] == [("hostile", "timeout")]
+    assert after.rewards == (1.0, 0.0)
