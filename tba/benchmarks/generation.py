@@ -41,7 +41,7 @@ class _NoText:
 def run(full: bool) -> list[Row]:
     tokens = NUM_TOKENS if full else 16
     with one_core():
-        rows = [_embedded(7 if full else 3), _against_generate(tokens, 3 if full else 1), _int8(tokens, 3)]
+        rows = [_embedded(9 if full else 3), _against_generate(tokens, 1), _int8(tokens, 2)]
         if full:
             rows += _against_vllm()
     return rows
@@ -64,7 +64,7 @@ def _against_generate(num_tokens: int, repeats: int) -> Row:
     model = large()
     asked = _large_prompts(model)
     ours, theirs = _engine(model, num_tokens), _Generate(large(), asked, num_tokens)
-    mine, other = alternate(lambda: _rate(ours, asked), theirs.rate, repeats)
+    mine, other = alternate(lambda: _rate(ours, asked), theirs.rate, repeats, warm_up=False)
     return _row(f"{LARGE}, {num_tokens} tokens, nothing in common", mine, other, model)
 
 
@@ -90,7 +90,7 @@ def _int8(num_tokens: int, repeats: int) -> Row:
     model = large()
     asked = _large_prompts(model)
     coarse, plain = _engine(large(), num_tokens, "int8"), _engine(model, num_tokens)
-    mine, other = alternate(lambda: _rate(coarse, asked), lambda: _rate(plain, asked), repeats)
+    mine, other = alternate(lambda: _rate(coarse, asked), lambda: _rate(plain, asked), repeats, warm_up=False)
     ratio, spread = ratio_of(mine, other)
     return at_least(
         1.5,

@@ -5,6 +5,7 @@ Knows its own list only: which trajectory leaves when is the buffer's business, 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from tba.buffer.gumbel import Floats, Indices, log_mixture, log_sum_exp
 from tba.types import Prompt, Trajectory
 
 BLOCK_SIZE = 64
-"""Places in a block. A draw from n places looks at n / size blocks and the insides of K: this suits 100,000 and 16."""
+"""Places in a block: what a draw from a long list looks into, once for each trajectory drawn."""
 
 
 class PromptRecord:
@@ -133,6 +134,9 @@ class BlockSums:
         self._changed: NDArray[np.bool_] = np.ones(num_blocks, np.bool_)
         self._any_changed = True
         self._rewards: Floats = np.empty((0, block_size))
+        self._shares: Floats = np.zeros((num_blocks, block_size))
+        self._cumulative: Floats = np.empty(0)
+        self._places = range(0)
         self._log_total = self._total_live = 0.0
         self._log_masses: dict[float, Floats] = {}
 
@@ -147,7 +151,10 @@ class BlockSums:
         self._rewards = record.rewards.reshape(-1, self._block_size)
         changed = np.flatnonzero(self._changed)
         rewards = self._rewards[changed]
-        self._log_sums[changed] = log_sum_exp(log_weights(rewards, self.inverse_temperature))
+        weights = log_weights(rewards, self.inverse_temperature)
+        self._log_sums[changed] = sums = log_sum_exp(weights)
+        sums[np.isneginf(sums)] = 0.0  # nothing in the block: its shares are zeros
+        self._shares[changed] = np.exp(weights - sums[:, None]).cumsum(axis=1)
         self._num_live[changed] = (rewards > -np.inf).sum(axis=1)
         self._changed[:] = False
         self._any_changed = False
@@ -155,6 +162,31 @@ class BlockSums:
         self._occupied = slice(record.start // self._block_size, (record.stop - 1) // self._block_size + 1)
         self._log_total = float(log_sum_exp(self._log_sums[self._occupied]))
         self._total_live = record.num_live
+        self._cumulative = np.exp(self._log_sums[self._occupied] - self._log_total).cumsum()
+        self._places = range(record.start, record.stop)
+
+    def candidates(self, count: int, uniform_fraction: float, rng: np.random.Generator) -> Indices:
+        """Independent draws from the mixture, in constant time each; -1 for a vacated place, which is no draw."""
+        kind, first, second = rng.random((3, count))
+        anywhere = self._places.start + (first * len(self._places)).astype(np.intp)
+        block = self._cumulative.searchsorted(first * self._cumulative[-1], side="right")
+        block = self.first_block + np.minimum(block, len(self._cumulative) - 1)
+        shares = self._shares[block]
+        within = (shares <= second[:, None] * shares[:, -1:]).sum(axis=1)
+        by_reward = block * self._block_size + np.minimum(within, self._block_size - 1)
+        chosen: Indices = np.where(kind < uniform_fraction, anywhere, by_reward)
+        return np.where(self._rewards.reshape(-1)[chosen] > -np.inf, chosen, -1)
+
+    def without(self, places: Indices) -> BlockSums:
+        """The same probabilities for all other places, not normalised anew."""
+        left = copy.copy(self)
+        blocks, counts = np.unique(places // self._block_size, return_counts=True)
+        left._rewards = self._rewards.copy()
+        left._rewards.reshape(-1)[places] = -np.inf
+        left._log_sums, left._num_live, left._log_masses = self._log_sums.copy(), self._num_live.copy(), {}
+        left._log_sums[blocks] = log_sum_exp(log_weights(left._rewards[blocks], self.inverse_temperature))
+        left._num_live[blocks] -= counts
+        return left
 
     @property
     def first_block(self) -> int:

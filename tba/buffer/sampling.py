@@ -18,6 +18,11 @@ from tba.buffer.record import PromptRecord, log_weights
 from tba.buffer.replay import ReplayBuffer
 from tba.types import Group
 
+LONG_LIST = 4
+"""A list of more than this many blocks, and this many times K, is drawn from without looking at all of it."""
+MAX_ROUNDS = 4
+"""Rounds of 2K draws before a list counts as too uneven for that."""
+
 
 def draw(
     buffer: ReplayBuffer,
@@ -56,9 +61,8 @@ def _draw_recent(record: PromptRecord, first_arrival: int, k: int, rng: np.rando
 def _draw_whole(
     record: PromptRecord, k: int, uniform_fraction: float, inverse_temperature: float, rng: np.random.Generator
 ) -> Indices:
-    """From a long list by blocks, from a short one directly: where K blocks make up most of it, they save nothing."""
-    if record.num_live >= k and record.num_places > 2 * k * record.block_size:
-        return _draw_from_blocks(record, k, uniform_fraction, inverse_temperature, rng)
+    if record.num_live > LONG_LIST * record.block_size and record.num_live >= LONG_LIST * k:
+        return _draw_from_long_list(record, k, uniform_fraction, inverse_temperature, rng)
     places = record.live_places(record.start)
     rewards = record.rewards[places.start : places.stop] if isinstance(places, range) else record.rewards[places]
     log_p = mixture_log_p(rewards, uniform_fraction, inverse_temperature)
@@ -66,14 +70,26 @@ def _draw_whole(
     return places.start + chosen if isinstance(places, range) else places[chosen]
 
 
-def _draw_from_blocks(
+def _draw_from_long_list(
     record: PromptRecord, k: int, uniform_fraction: float, inverse_temperature: float, rng: np.random.Generator
 ) -> Indices:
+    """Independent draws, those that repeat an earlier one ignored: drawing without replacement, at a cost that does
+    not grow with the list. Where a few places hold nearly all the probability that would take for ever: after a
+    while the rest is drawn by Gumbel top-k over blocks, from what is left."""
     sums = record.sums(inverse_temperature)
+    chosen: dict[int, None] = {}
+    for _ in range(MAX_ROUNDS):
+        for place in sums.candidates(2 * k, uniform_fraction, rng).tolist():
+            if place >= 0:
+                chosen[place] = None
+                if len(chosen) == k:
+                    return np.fromiter(chosen, np.intp, k)
+    drawn = np.fromiter(chosen, np.intp, len(chosen))
+    left = sums.without(drawn)
     block, place = block_top_k(
-        sums.log_masses(uniform_fraction), lambda blocks: sums.log_p(blocks, uniform_fraction), k, rng
+        left.log_masses(uniform_fraction), lambda blocks: left.log_p(blocks, uniform_fraction), k - len(drawn), rng
     )
-    return (sums.first_block + block) * record.block_size + place
+    return np.concatenate([drawn, (left.first_block + block) * record.block_size + place])
 
 
 def mixture_log_p(rewards: Floats, uniform_fraction: float, inverse_temperature: float) -> Floats:

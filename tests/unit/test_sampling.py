@@ -11,6 +11,7 @@ from buffer_cases import assert_frequencies, group, plackett_luce, rewarded, tra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tba.buffer import record, sampling
 from tba.buffer.gumbel import block_top_k, conditional_gumbels, gumbel_top_k, gumbels, log_sum_exp
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw, mixture_log_p
@@ -96,10 +97,18 @@ def test_responses_follow_the_mixture(u: float, inverse_temperature: float) -> N
     assert_frequencies(order_counts(groups, rewards), exact)
 
 
+@pytest.mark.parametrize("max_draws", [0, 1, 100], ids=["by blocks", "by blocks what one draw has left", "by draws"])
 @pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
-def test_responses_of_a_long_list_do_too(u: float) -> None:
+def test_responses_of_a_long_list_do_too(u: float, max_draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two, a list that begins and ends within one, and vacated places within and as a whole block."""
-    kept = [0.0, 1.0, 2.0, -1.0, 0.5, 1.5, 0.2, -0.3]
+    monkeypatch.setattr(sampling, "MAX_ROUNDS", min(max_draws, 4))
+    candidates = record.BlockSums.candidates
+    monkeypatch.setattr(
+        record.BlockSums,
+        "candidates",
+        lambda self, count, *rest: candidates(self, min(count, max_draws), *rest),
+    )
+    kept = [0.0, 1.0, 2.0, -1.0, 0.5, 1.5, 0.2, -0.3, 0.7]
     versions = {-0.01: 0, -0.02: 0, -0.03: 0}
     arriving = [9.0, *kept[:3], -0.01, kept[3], -0.02, -0.03, *kept[4:]]
     buffer = ReplayBuffer(100, len(arriving) - 1, block_size=2)
