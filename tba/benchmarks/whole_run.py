@@ -16,6 +16,7 @@ from tba.checkpoint import list_checkpoints
 from tba.types import TbaError
 
 NUM_STEPS = 40
+NUM_HELD_OUT = 256
 RACES = {"easy": (0.95, 40, 60), "medium": (0.8, 64, 60)}
 """Held-out accuracy both have to reach, longest answer, and our number of steps, by difficulty of the task."""
 OURS = {"learning_rate": 2e-4, "schedule": "constant", "sync_period": 1}
@@ -27,7 +28,7 @@ SYNCHRONOUS = (("local", 2), ("local", 1), ("inline", 1))
 
 def run(full: bool) -> list[Row]:
     rows = _against_synchronous(3 if full else 1)
-    return [*rows, *(_against_trl(difficulty, 3) for difficulty in RACES)] if full else rows
+    return [*rows, _int8_accuracy(3), *(_against_trl(difficulty, 3) for difficulty in RACES)] if full else rows
 
 
 def _against_synchronous(repeats: int) -> list[Row]:
@@ -96,6 +97,26 @@ def _against_trl(difficulty: str, repeats: int) -> Row:
         spread,
         "samples needed: each is made and trained on faster, but a step uses data a few steps old",
     )
+
+
+def _int8_accuracy(repeats: int) -> Row:
+    """What exploring with int8 weights costs in the end: the embedded default with each, the same seeds."""
+    coarse, plain = ([_final_accuracy(precision, seed) for seed in range(repeats)] for precision in ("int8", "float32"))
+    difference = float(np.mean(plain) - np.mean(coarse))
+    error = float(np.sqrt(np.mean(plain) * (1 - np.mean(plain)) / NUM_HELD_OUT))
+    return at_most(
+        1.0,
+        "final accuracy lost by int8 search, in standard errors of one evaluation",
+        f"{np.mean(coarse):.3f}",
+        f"float32, {np.mean(plain):.3f} ± {error:.3f}",
+        difference / error,
+        f"{min(coarse):.3f} to {max(coarse):.3f} against {min(plain):.3f} to {max(plain):.3f} (n={repeats})",
+    )
+
+
+def _final_accuracy(precision: str, seed: int) -> float:
+    with embedded_run(run={"seed": seed}, engine={"precision": precision, "max_new_tokens": 40}) as (run, _):
+        return accuracy_of(list_checkpoints(run)[-1].model)
 
 
 def _sections(difficulty: str) -> dict[str, dict[str, Any]]:
