@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,21 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.encoding import encoder
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.evaluations.preference import PreferenceEvaluator
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
 from tba.objectives import OBJECTIVES
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
+from tba.rewards.functions import RewardSpec
+from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.tasks import load_task
-from tba.tasks.base import Content, Encode, Task
+from tba.tasks.base import Task
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -91,25 +96,21 @@ def build_searcher(
     model = _load(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
-    if task.num_skipped and index == 0:
-        message = {"event": "prompts_skipped", "count": task.num_skipped, "why": "longer than the model's context"}
-        groups.send(Report("event", name, message))
+    skipped = {"longer than the model's context": task.num_skipped, "unusable rows": task.num_unusable}
+    for why, count in skipped.items() if index == 0 else ():
+        if count:
+            groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
     engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
     scorer.start()
-    evaluator = build_evaluator(config, engine, scorer, task)
+    reference = _load(config, config.model.path)
+    evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
     evaluates = index == 0 and config.evaluation.period > 0 and task.held_out
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
         engine=engine,
-        reference=Reference(
-            _load(config, config.model.path),
-            temperature=config.engine.temperature,
-            chunk_tokens=config.model.logit_chunk_tokens,
-            bf16=config.model.precision == "bfloat16",
-            max_tokens=config.trainer.micro_batch_tokens,
-        ),
+        reference=build_reference(config, reference),
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
         weights=weights,
@@ -126,7 +127,7 @@ def build_searcher(
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = load_task(config.task, _encoder(tokenizer))
+    task = load_task(config.task, encoder(tokenizer))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -143,12 +144,37 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
             f"{config.engine.max_new_tokens} of them are kept for the answer; choose fewer or shorten the prompts"
         )
     skipped = len(task.train) + len(task.held_out) - len(train) - len(held_out)
-    return Task(task.name, train, held_out, task.default_reward, skipped, task.metadata)
+    return replace(task, train=train, held_out=held_out, num_skipped=skipped)
 
 
 def build_scorer(config: Config, task: Task) -> Scorer:
-    functions = config.reward.functions or ((task.default_reward,) if task.default_reward else ())
-    return Scorer(functions, config.reward.weights, config.reward.timeout_seconds)
+    """The rewards named; else the task's own; else, for an evaluation that names none, the gold model."""
+    settings = config.reward
+    functions: list[RewardSpec] = [*settings.functions]
+    if settings.model is not None:
+        functions.append(
+            reward_model(
+                settings.model,
+                batch_size=settings.model_batch_size,
+                normalize_mean=settings.normalize_mean,
+                normalize_std=settings.normalize_std,
+                no_eos_score=settings.no_eos_score,
+                max_tokens=settings.model_max_tokens,
+                device=settings.model_device,
+            )
+        )
+    if not functions and task.default_reward is not None:
+        functions.append(task.default_reward)
+    if not functions and config.evaluation.gold_model is not None:
+        return _gold_scorer(config, config.evaluation.gold_model)
+    return Scorer(functions, settings.weights, settings.timeout_seconds)
+
+
+def _gold_scorer(config: Config, path: str) -> Scorer:
+    model = reward_model(
+        path, batch_size=config.reward.model_batch_size, device=config.reward.model_device, name="gold_model"
+    )
+    return Scorer([model], (), config.reward.timeout_seconds)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
@@ -170,16 +196,55 @@ def _engine(
     )
 
 
-def build_evaluator(config: Config, engine: TransformersEngine, scorer: Scorer, task: Task) -> Evaluator:
-    """What the task's kind is judged by, on its held-out problems."""
+def build_evaluator(
+    config: Config,
+    engine: TransformersEngine,
+    scorer: Scorer,
+    task: Task,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    reference: PreTrainedModel | None,
+) -> Evaluator:
+    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be."""
     settings = config.evaluation
-    return AccuracyEvaluator(
+    problems = task.held_out[: settings.num_prompts]
+    if config.task.kind != "tldr":
+        return AccuracyEvaluator(
+            engine,
+            scorer,
+            problems,
+            num_samples=settings.num_samples,
+            success_reward=settings.success_reward,
+            prompts_per_batch=settings.prompts_per_batch,
+        )
+    gold = settings.gold_model
+    return PreferenceEvaluator(
         engine,
         scorer,
-        task.held_out[: settings.num_prompts],
-        num_samples=settings.num_samples,
-        success_reward=settings.success_reward,
+        problems,
+        num_samples=max(1, settings.num_samples),
         prompts_per_batch=settings.prompts_per_batch,
+        num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
+        gold=None if gold is None else lambda: _gold_scorer(config, gold),
+        reference=None if reference is None else build_reference(config, reference),
+        # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
+        untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
+    )
+
+
+def load_reference(config: Config) -> PreTrainedModel | None:
+    """The model that `tba eval` measures KL to, if there is one."""
+    path = config.evaluation.reference_model
+    return _load(config, path) if path is not None and config.task.kind == "tldr" else None
+
+
+def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
+    return Reference(
+        model,
+        temperature=temperature or config.engine.temperature,
+        chunk_tokens=config.model.logit_chunk_tokens,
+        bf16=config.model.precision == "bfloat16",
+        max_tokens=config.trainer.micro_batch_tokens,
     )
 
 
@@ -204,20 +269,6 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.training = True
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Content as written to the text and the tokens the model reads."""
-
-    def encode(content: Content) -> tuple[str, tuple[int, ...]]:
-        if isinstance(content, str):
-            return content, tuple(tokenizer(content).input_ids)
-        if tokenizer.chat_template is None:
-            raise TbaError("the model has no chat template: give prompts as strings, or a model that has one")
-        text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
-        return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
-
-    return encode
 
 
 def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: float) -> Metrics:

@@ -80,18 +80,39 @@ class RewardConfig(Section):
     """How responses are scored. `reward = "module:function"` is short for `reward.functions`."""
 
     functions: StringList = ()
-    """`module:function` or `file.py:function`, one or several; empty: the task's own reward."""
+    """`module:function` or `file.py:function`, one or several; empty: `model`, or else the task's own reward."""
+    model: str | None = None
+    """A reward model: a Hugging Face directory or id of a sequence classifier with one output. Its score of prompt and
+    response is the reward, or is added to those of `functions`."""
     weights: FloatList = ()
-    """Weight of each function in the sum; empty: 1 each."""
+    """Weight of each function in the sum, the model's last; empty: 1 each."""
+    normalize_mean: float = 0.0
+    """Taken from the model's scores: their mean over reference responses makes those 0."""
+    normalize_std: float = Field(1.0, gt=0)
+    """What the model's scores are divided by after that."""
+    no_eos_score: float | None = None
+    """The model's score for a response that the length limit cut, in place of its own, after normalisation; −1 in the
+    paper. Empty: cut responses are scored like others."""
+    model_batch_size: int = Field(16, ge=1)
+    """Responses the model scores at a time."""
+    model_max_tokens: int | None = Field(None, ge=1)
+    """Longer inputs of the model lose their beginning, and are counted; empty: the model's context."""
+    model_device: str = "cpu"
+    """Device of the model, such as `cuda:1`."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
 
+    @property
+    def is_named(self) -> bool:
+        return bool(self.functions) or self.model is not None
+
     @model_validator(mode="after")
     def _check(self) -> RewardConfig:
-        if self.weights and len(self.weights) != len(self.functions):
+        count = len(self.functions) + (self.model is not None)
+        if self.weights and len(self.weights) != count:
+            what = "reward.functions" + (" and reward.model" if self.model is not None else "")
             raise ValueError(
-                f"reward.weights has {len(self.weights)} numbers for {len(self.functions)} reward.functions: "
-                "give one weight for each function"
+                f"reward.weights has {len(self.weights)} numbers for {count} {what}: give one weight for each function"
             )
         return self
 
@@ -231,6 +252,11 @@ class EvaluationConfig(Section):
     """A response counts as correct if its reward is above this."""
     prompts_per_batch: int = Field(64, ge=1)
     """Prompts generated for at a time."""
+    gold_model: str | None = None
+    """Task `tldr`: the reward model that judges responses against reference summaries, never one trained against."""
+    reference_model: str | None = None
+    """For `tba eval` of task `tldr`: the model to measure KL to. Empty: for a checkpoint, the model its run started
+    from; else no KL is reported. In training it is always the starting model."""
 
 
 class CheckpointConfig(Section):
@@ -287,8 +313,10 @@ class Config(Section):
                 f"buffer.capacity = {self.buffer.capacity} is less than trainer.num_groups x searcher.num_responses "
                 f"= {self.trainer.num_groups * responses}: one batch would not fit"
             )
-        if self.task.kind == "custom" and not self.reward.functions:
+        if self.task.kind == "custom" and not self.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")
+        if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
+            raise ValueError("reward is missing: name a reward model with --reward.model PATH_OR_ID")
         return self
 
     @classmethod
@@ -332,8 +360,11 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         if key == "task" and isinstance(value, (str, Mapping)):
             # Another kind of task shares no settings with the one it replaces.
-            value = task_shorthand(value) if isinstance(value, str) or "data" in value else value
-            if isinstance(old, Mapping) and "kind" in value and value["kind"] != task_shorthand(old)["kind"]:
+            before = task_shorthand(old)["kind"] if isinstance(old, (str, Mapping)) else "arithmetic"
+            # Data alone means the user's own task, unless the task so far is one that reads data.
+            if isinstance(value, str) or ("data" in value and before == "arithmetic"):
+                value = task_shorthand(value)
+            if isinstance(old, Mapping) and "kind" in value and value["kind"] != before:
                 old = None
         if isinstance(old, str) and isinstance(value, Mapping):
             old = config_text.expand(key, old)

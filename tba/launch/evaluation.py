@@ -20,12 +20,12 @@ from tba.types import TbaError
 
 def evaluate_model(config: Config, output: Path | None) -> dict[str, Any]:
     """Evaluate, print a table, and write every answer to `output` if asked."""
-    check(config)
+    check(config, training=False)
     num_threads = config.run.num_threads or num_cores()
     os.environ.update(thread_environment(num_threads))
     import torch
 
-    from tba.build import build_engine, build_evaluator, build_scorer, build_task
+    from tba.build import build_engine, build_evaluator, build_scorer, build_task, load_reference
 
     torch.set_num_threads(num_threads)
     engine, tokenizer, model = build_engine(config)
@@ -34,7 +34,7 @@ def evaluate_model(config: Config, output: Path | None) -> dict[str, Any]:
         raise TbaError("the task has no held-out prompts: give task.eval_data or a task.num_eval above 0")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
-        evaluator = build_evaluator(config, engine, scorer, task)
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=load_reference(config))
         shown = bar.add_task(f"{task.name}: prompts", total=evaluator.num_prompts)
         result = evaluator(lambda done: bar.advance(shown, done))
     _print(config, task.name, result.values)

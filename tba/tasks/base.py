@@ -28,6 +28,8 @@ class Problem:
     content: Content
     """The prompt as its author wrote it: what reward functions see."""
     columns: Mapping[str, Any]
+    demonstration: str | None = None
+    """A response to learn from or to be compared with, exactly as the model should write it; None: there is none."""
 
     @property
     def conversational(self) -> bool:
@@ -58,4 +60,6 @@ class Task:
     """The reward used unless the user names another."""
     num_skipped: int = 0
     """Rows left out because their prompt does not fit the model's context."""
+    num_unusable: int = 0
+    """Rows the task itself has left out: an empty post, one that cannot be cut to the length allowed."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
