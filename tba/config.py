@@ -346,7 +346,7 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
     try:
         return Config.model_validate(_merge(base, overrides))
     except ValidationError as error:
-        raise TbaError("; ".join(dict.fromkeys(_one_line(fault) for fault in error.errors()))) from None
+        raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
 
 
 def to_toml(config: Config) -> str:
@@ -374,7 +374,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _one_line(fault: Any) -> str:
+def one_line_fault(fault: Any) -> str:
     """A pydantic fault as `section.key: what is wrong`."""
     where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
     if fault["type"] == "value_error":

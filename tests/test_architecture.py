@@ -150,7 +150,7 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
 
 
 def test_nobody_below_knows_the_launchers_or_the_command_line() -> None:
-    above = under("build", "launch", "api", "cli", "display")
+    above = under("build", "launch", "api", "cli", "display", "supervised")
     below = set(MODULES) - above - {""}
     assert {module: ours(module) & above for module in below if ours(module) & above} == {}
     assert not ours("build") & (above - {"build"})
@@ -193,6 +193,8 @@ LIGHT = (
     "launch.local",
     "launch.processes",
     "launch.preflight",
+    "encoding",
+    "supervised",
 )
 
 
@@ -221,7 +223,7 @@ def test_torch_does_not_come_in_by_another_way(name: str) -> None:
         assert not heavy, f"{module} reaches {heavy}"
 
 
-@pytest.mark.parametrize("package", ["vllm", "ray", "wandb", "trackio"])
+@pytest.mark.parametrize("package", ["vllm", "ray", "wandb", "trackio", "trl", "matplotlib"])
 def test_optional_packages_are_imported_when_used(package: str) -> None:
     assert [module for module in MODULES if package in outside(module)] == []
 

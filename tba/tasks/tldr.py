@@ -77,8 +77,7 @@ def _problem(row: Row, id: str, config: TldrTaskConfig, encode: Encode) -> Probl
         return None
     content, text, tokens = encoded(post)
     summary = _text(row.get("summary"))
-    demonstration = (summary if config.prompt_format == "chat" else f" {summary}") if summary else None
-    return Problem(Prompt(id, text, tokens), content, row, demonstration)
+    return Problem(Prompt(id, text, tokens), content, row, as_response(summary, config) if summary else None)
 
 
 def _content(row: Row, post: str, config: TldrTaskConfig) -> Content:
@@ -92,6 +91,11 @@ def _content(row: Row, post: str, config: TldrTaskConfig) -> Content:
     if config.prompt_format == "plain":
         return f"{written}\n\nTL;DR:"
     return [{"role": "user", "content": f"{config.instruction}\n\n{written}"}]
+
+
+def as_response(summary: str, config: TldrTaskConfig) -> str:
+    """A summary as the model writes it after its prompt."""
+    return summary.strip() if config.prompt_format == "chat" else f" {summary.strip()}"
 
 
 def shorten(post: str, fits: Callable[[str], bool]) -> str:
