@@ -96,7 +96,7 @@ def build_searcher(
     model = _load(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
-    skipped = {"longer than the model's context": task.num_skipped, "unusable rows": task.num_unusable}
+    skipped = {"longer than the model's context": task.num_skipped, "empty, or too long to be cut": task.num_unusable}
     for why, count in skipped.items() if index == 0 else ():
         if count:
             groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))

@@ -111,9 +111,10 @@ def _status(rest: Arguments) -> int:
 def _compare(rest: Arguments) -> int:
     from tba.compare import show_comparison
 
+    plot = _take_value(rest, "--plot")
     if not rest or any(argument.startswith("--") for argument in rest):
-        raise TbaError("name the runs to compare: tba compare RUN RUN …")
-    show_comparison([Path(run) for run in rest])
+        raise TbaError("name the runs to compare: tba compare RUN RUN … [--plot FILE.png]")
+    show_comparison([Path(run) for run in rest], Path(plot) if plot else None)
     return 0
 
 

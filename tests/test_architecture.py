@@ -194,6 +194,7 @@ LIGHT = (
     "launch.processes",
     "launch.preflight",
     "encoding",
+    "plots",
     "supervised",
 )
 

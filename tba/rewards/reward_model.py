@@ -41,8 +41,10 @@ class RewardModel:
     ) -> None:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers.utils import logging
 
         check_scorer(path)
+        logging.disable_progress_bar()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(path)
             self._model = AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32)

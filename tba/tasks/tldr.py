@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from tba.config_tasks import TldrTaskConfig
@@ -65,6 +66,7 @@ def _fields(row: Row, place: str) -> Row:
 def _problem(row: Row, id: str, config: TldrTaskConfig, encode: Encode) -> Problem | None:
     """None: there is nothing to summarise, or not even the first sentence fits."""
 
+    @cache
     def encoded(post: str) -> tuple[Content, str, tuple[int, ...]]:
         content = _content(row, post, config)
         return content, *encode(content)
