@@ -68,7 +68,7 @@ def _figure() -> tuple[Any, Any]:
 
 def _save(figure: Any, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:

@@ -102,16 +102,17 @@ class PreferenceEvaluator:
         return {"kl": kl, "kl_se": error}
 
     def _paper_perplexity(self, untempered: Reference, answers: Sequence[Answer]) -> float:
-        """The published figure: the reference's loss on greedy responses, divided by prompt and response tokens alike.
+        """The published figure: the reference's loss on a greedy response, divided by prompt and response tokens alike
+        (all but the first), exponentiated, averaged.
 
         Hence values near 1.1. It is neither a perplexity nor a KL, and is here to be held against the paper's.
         """
         views = untempered.token_logprobs([(answer.problem.prompt, [answer.response]) for answer in answers])
         losses = [
-            -float(view.sum(dtype=np.float64)) / (len(answer.problem.prompt.tokens) + len(answer.response))
+            -float(view.sum(dtype=np.float64)) / (len(answer.problem.prompt.tokens) + len(answer.response) - 1)
             for answer, (view,) in zip(answers, views, strict=True)
         ]
-        return math.exp(float(np.mean(losses)))
+        return float(np.mean(np.exp(losses)))
 
     def _reference_values(self) -> dict[str, float]:
         lengths = [self.num_tokens(problem.demonstration) for problem in self.problems if problem.demonstration]

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 SUMMARY = "training.json"
 
 
-def need_trl() -> None:
-    from importlib.util import find_spec
+def installed(package: str) -> bool:
+    return find_spec(package) is not None
 
-    if find_spec("trl") is None or find_spec("accelerate") is None:
+
+def need_trl() -> None:
+    if not (installed("trl") and installed("accelerate")):
         raise TbaError("this command needs TRL: pip install 'tba[trl]'")
 
 
