@@ -91,7 +91,7 @@ def share_of(key: str, salt: str) -> float:
 
 
 class Watch:
-    """A bar with the loss, and the losses for the summary."""
+    """A bar with the loss, or plain lines where there is no terminal; and the losses for the summary."""
 
     def __init__(self, title: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -126,9 +126,15 @@ class Watch:
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
                 if logs and "loss" in logs:
                     watch.losses.append(float(logs["loss"]))
-                    watch._bar.update(watch._task, description=f"{watch._title}: loss {watch.losses[-1]:.3f}")
+                    watch._show(state.global_step, state.max_steps)
 
         return Follow()
+
+    def _show(self, step: int, num_steps: int) -> None:
+        text = f"{self._title}: loss {self.losses[-1]:.3f}"
+        self._bar.update(self._task, description=text)
+        if not self._bar.console.is_terminal:
+            self._bar.console.print(f"{text}, step {step}/{num_steps}, {self.seconds:.0f} s", highlight=False)
 
     def losses_values(self) -> dict[str, float]:
         return {"loss_first": self.losses[0], "loss_last": self.losses[-1]} if self.losses else {}

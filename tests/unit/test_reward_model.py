@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
+from tba.api import _settings
 from tba.config import Config, parse_config
 from tba.launch.preflight import check
 from tba.rewards.reward_model import RewardModel, check_scorer, encode_scored, reward_model
@@ -164,3 +165,10 @@ def test_weights_count_the_model_too() -> None:
     assert parse_config(base, {"reward": reward}).reward.weights == (1, 2)
     with pytest.raises(TbaError, match=r"1 numbers for 2 reward\.functions and reward\.model"):
         parse_config(base, {"reward": reward | {"weights": [1]}})
+
+
+def test_from_python_a_reward_may_be_its_settings(tmp_path: Path) -> None:
+    reward = {"model": "r", "no_eos_score": -1.0}
+    task = {"task": {"kind": "tldr", "data": "d"}}
+    config = parse_config(*_settings("m", None, reward, (), task))
+    assert (config.reward.model, config.reward.no_eos_score) == ("r", -1.0)

@@ -268,3 +268,12 @@ def test_a_killed_parent_leaves_no_orphan(script):
 def test_exit_without_close_does_not_wait(script):
     left = subprocess.run([sys.executable, str(script), spec("act"), "hang", "leave"], timeout=50)
     assert left.returncode == 0
+
+
+def test_numbers_a_function_reports_are_kept_under_its_name():
+    def wordy(completions, log_metric):
+        log_metric("words", 2)
+        log_metric("nonsense", math.nan)
+        return [0.0] * len(completions)
+
+    assert score_group({"wordy": wordy}, [1.0], request()).metrics == {"wordy/words": 2.0}
