@@ -55,8 +55,8 @@ def train(
     """Train a model. Give a `Config`, or a model, a dataset and a reward function; sections as keywords refine it.
 
     `dataset` is a path, a hub id, or rows (a list of dicts or a Hugging Face `Dataset`); `reward` an importable
-    function with TRL's signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). Call it under `if __name__ == "__main__":`, because the
-    processes of the run import your module.
+    function with TRL's signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). Call it
+    under `if __name__ == "__main__":`, because the processes of the run import your module.
     """
     if config is None:
         config = parse_config(*_settings(model, dataset, reward, reward_weights, sections))
