@@ -18,19 +18,22 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.encoding import encoder
 from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.evaluations.preference import PreferenceEvaluator
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
 from tba.objectives import OBJECTIVES
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
 from tba.rewards.functions import RewardSpec
+from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.tasks import load_task
-from tba.tasks.base import Content, Encode, Task
+from tba.tasks.base import Task
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -99,19 +102,14 @@ def build_searcher(
     engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
     scorer.start()
-    evaluator = build_evaluator(config, engine, scorer, task)
+    reference = _reference_model(config, config.model.path)
+    evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
     evaluates = index == 0 and config.evaluation.period > 0 and task.held_out
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
         engine=engine,
-        reference=Reference(
-            _reference_model(config),
-            temperature=config.engine.temperature,
-            chunk_tokens=config.model.logit_chunk_tokens,
-            bf16=config.model.precision == "bfloat16",
-            max_tokens=config.trainer.micro_batch_tokens,
-        ),
+        reference=build_reference(config, reference),
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
         weights=weights,
@@ -128,7 +126,7 @@ def build_searcher(
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = load_task(config.task, _encoder(tokenizer))
+    task = load_task(config.task, encoder(tokenizer))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -150,12 +148,33 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
 
 
 def build_scorer(config: Config, task: Task) -> Scorer:
+    """The rewards named; else the task's own; else, for an evaluation that names none, the gold model."""
     settings = config.reward
-    functions: Sequence[RewardSpec] = settings.functions
+    functions: list[RewardSpec] = [*settings.functions]
     weights: Sequence[float] = settings.weights
+    if settings.model is not None:
+        functions.append(
+            reward_model(
+                settings.model,
+                batch_size=settings.model_batch_size,
+                normalize_mean=settings.normalize_mean,
+                normalize_std=settings.normalize_std,
+                no_eos_score=settings.no_eos_score,
+                max_tokens=settings.model_max_tokens,
+                device=settings.model_device,
+            )
+        )
     if not functions and task.default_reward is not None:
-        functions, weights = (task.default_reward, *task.observers), (1.0, *(0.0 for _ in task.observers))
+        functions, weights = [task.default_reward, *task.observers], (1.0, *(0.0 for _ in task.observers))
+    if not functions and config.evaluation.gold_model is not None:
+        return _gold_scorer(config, config.evaluation.gold_model)
     return Scorer(functions, weights, settings.timeout_seconds, settings.max_processes)
+
+
+def _gold_scorer(config: Config, path: str) -> Scorer:
+    settings = config.reward
+    model = reward_model(path, batch_size=settings.model_batch_size, device=settings.model_device, name="gold_model")
+    return Scorer([model], (), settings.timeout_seconds, settings.max_processes)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
@@ -178,17 +197,56 @@ def _engine(
     )
 
 
-def build_evaluator(config: Config, engine: TransformersEngine, scorer: Scorer, task: Task) -> Evaluator:
-    """What the task's kind is judged by, on its held-out problems."""
+def build_evaluator(
+    config: Config,
+    engine: TransformersEngine,
+    scorer: Scorer,
+    task: Task,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    reference: PreTrainedModel | None = None,
+) -> Evaluator:
+    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be."""
     settings = config.evaluation
-    return AccuracyEvaluator(
+    problems = task.held_out[: settings.num_prompts]
+    if config.task.kind != "tldr":
+        return AccuracyEvaluator(
+            engine,
+            scorer,
+            problems,
+            num_samples=settings.num_samples,
+            success_reward=settings.success_reward,
+            prompts_per_batch=settings.prompts_per_batch,
+            breakdown=task.breakdown,
+        )
+    gold = settings.gold_model
+    return PreferenceEvaluator(
         engine,
         scorer,
-        task.held_out[: settings.num_prompts],
-        num_samples=settings.num_samples,
-        success_reward=settings.success_reward,
+        problems,
+        num_samples=max(1, settings.num_samples),
         prompts_per_batch=settings.prompts_per_batch,
-        breakdown=task.breakdown,
+        num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
+        gold=None if gold is None else lambda: _gold_scorer(config, gold),
+        reference=None if reference is None else build_reference(config, reference),
+        # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
+        untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
+    )
+
+
+def load_reference(config: Config) -> PreTrainedModel | None:
+    """The model that `tba eval` measures KL to, if there is one."""
+    path = config.evaluation.reference_model
+    return _reference_model(config, path) if path is not None and config.task.kind == "tldr" else None
+
+
+def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
+    return Reference(
+        model,
+        temperature=temperature or config.engine.temperature,
+        chunk_tokens=config.model.logit_chunk_tokens,
+        bf16=config.model.precision == "bfloat16",
+        max_tokens=config.trainer.micro_batch_tokens,
     )
 
 
@@ -203,8 +261,8 @@ def _load(config: Config, path: str) -> PreTrainedModel:
     return load_model(path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code)
 
 
-def _reference_model(config: Config) -> PreTrainedModel:
-    model = _load(config, config.model.path)
+def _reference_model(config: Config, path: str) -> PreTrainedModel:
+    model = _load(config, path)
     if config.model.precision == "float32":
         PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
     return model
@@ -220,23 +278,6 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.training = True
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Content as written to the text and the tokens the model reads."""
-
-    def encode(content: Content) -> tuple[str, tuple[int, ...]]:
-        if isinstance(content, str):
-            return content, tuple(tokenizer(content).input_ids)
-        if tokenizer.chat_template is None:
-            raise TbaError(
-                "the model has no chat template: give prompts as strings (task.prompt_style = 'plain' where the task "
-                "has it), or a model that has one"
-            )
-        text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
-        return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
-
-    return encode
 
 
 def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: float) -> Metrics:

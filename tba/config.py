@@ -80,21 +80,42 @@ class RewardConfig(Section):
     """How responses are scored. `reward = "module:function"` is short for `reward.functions`."""
 
     functions: StringList = ()
-    """`module:function` or `file.py:function`, one or several; empty: the task's own reward."""
+    """`module:function` or `file.py:function`, one or several; empty: `model`, or else the task's own reward."""
+    model: str | None = None
+    """A reward model: a Hugging Face directory or id of a sequence classifier with one output. Its score of prompt and
+    response is the reward, or is added to those of `functions`."""
     weights: FloatList = ()
-    """Weight of each function in the sum; empty: 1 each."""
+    """Weight of each function in the sum, the model's last; empty: 1 each."""
+    normalize_mean: float = 0.0
+    """Taken from the model's scores: their mean over reference responses makes those 0."""
+    normalize_std: float = Field(1.0, gt=0)
+    """What the model's scores are divided by after that."""
+    no_eos_score: float | None = None
+    """The model's score for a response that the length limit cut, in place of its own, after normalisation; −1 in the
+    paper. Empty: cut responses are scored like others."""
+    model_batch_size: int = Field(16, ge=1)
+    """Responses the model scores at a time."""
+    model_max_tokens: int | None = Field(None, ge=1)
+    """Longer inputs of the model lose their beginning, and are counted; empty: the model's context."""
+    model_device: str = "cpu"
+    """Device of the model, such as `cuda:1`."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
     max_processes: int = Field(32, ge=1)
     """Reward processes of a Searcher, at most. There is one, and more only while functions spend their time waiting
     (for a judge, a sandbox, a network) rather than computing; 1 if each would hold a model on a device."""
 
+    @property
+    def is_named(self) -> bool:
+        return bool(self.functions) or self.model is not None
+
     @model_validator(mode="after")
     def _check(self) -> RewardConfig:
-        if self.weights and len(self.weights) != len(self.functions):
+        count = len(self.functions) + (self.model is not None)
+        if self.weights and len(self.weights) != count:
+            what = "reward.functions" + (" and reward.model" if self.model is not None else "")
             raise ValueError(
-                f"reward.weights has {len(self.weights)} numbers for {len(self.functions)} reward.functions: "
-                "give one weight for each function"
+                f"reward.weights has {len(self.weights)} numbers for {count} {what}: give one weight for each function"
             )
         return self
 
@@ -238,6 +259,11 @@ class EvaluationConfig(Section):
     """A response counts as correct if its reward is above this."""
     prompts_per_batch: int = Field(64, ge=1)
     """Prompts generated for at a time."""
+    gold_model: str | None = None
+    """Task `tldr`: the reward model that judges responses against reference summaries, never one trained against."""
+    reference_model: str | None = None
+    """For `tba eval` of task `tldr`: the model to measure KL to. Empty: for a checkpoint, the model its run started
+    from; else no KL is reported. In training it is always the starting model."""
 
 
 class CheckpointConfig(Section):
@@ -296,8 +322,10 @@ class Config(Section):
             )
         if self.engine.precision == "int8" and self.model.precision != "float32":
             raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
-        if self.task.kind == "custom" and not self.reward.functions:
+        if self.task.kind == "custom" and not self.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")
+        if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
+            raise ValueError("reward is missing: name a reward model with --reward.model PATH_OR_ID")
         return self
 
     @classmethod
@@ -327,7 +355,7 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
     try:
         return Config.model_validate(_merge(base, overrides))
     except ValidationError as error:
-        raise TbaError("; ".join(dict.fromkeys(_one_line(fault) for fault in error.errors()))) from None
+        raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
 
 
 def to_toml(config: Config) -> str:
@@ -342,6 +370,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if key == "task" and isinstance(value, (str, Mapping)):
             # Another kind of task shares no settings with the one it replaces.
             kind = task_shorthand(old)["kind"] if isinstance(old, (str, Mapping)) else None
+            # Data alone means the user's own task, unless the task so far is one that reads data.
             if isinstance(value, str) or ("data" in value and kind not in KINDS_WITH_DATA):
                 value = task_shorthand(value)
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != kind:
@@ -354,7 +383,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _one_line(fault: Any) -> str:
+def one_line_fault(fault: Any) -> str:
     """A pydantic fault as `section.key: what is wrong`."""
     where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
     if fault["type"] == "value_error":

@@ -151,6 +151,31 @@ class ReasoningGymTaskConfig(Section):
     """Seed of the question sets."""
 
 
+class TldrTaskConfig(Section):
+    """Summaries of Reddit posts (TL;DR), scored by a reward model."""
+
+    kind: Literal["tldr"] = "tldr"
+    """The kind of task; `task = "tldr"` is short for it."""
+    data: str
+    """The file or dataset id with the posts: `post`, and where there are any `title`, `subreddit` and `summary`; or
+    `prompt` and `completion`, the prompt already written out, as in `trl-lib/tldr`."""
+    eval_data: str | None = None
+    """The file or dataset id with held-out posts; without it the last `num_eval` training posts are held out."""
+    split: str = "train"
+    """Split to take of a Hugging Face dataset."""
+    eval_split: str = "validation"
+    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    num_eval: int = Field(256, ge=0)
+    """Held-out posts; 0 with no `eval_data` means no evaluation."""
+    prompt_style: Literal["plain", "chat"] = "plain"
+    """`plain`: a text that ends in `TL;DR:`, for base and SFT models. `chat`: one message of the user, for instruct
+    models."""
+    instruction: str = "Summarize this post in one or two sentences. Write the summary only."
+    """What `chat` asks for, before the post."""
+    max_prompt_tokens: int = Field(512, ge=1)
+    """Longer posts are cut at the end of a paragraph, or else of a sentence; those that cannot be cut are left out."""
+
+
 def task_shorthand(value: Any) -> Any:
     """`task = "x"` is short for its kind; settings without one are the user's own data, or arithmetic."""
     if isinstance(value, str):
@@ -166,13 +191,14 @@ TaskConfig = Annotated[
     | Gsm8kTaskConfig
     | MathTaskConfig
     | ReasoningGymTaskConfig
+    | TldrTaskConfig
     | CustomTaskConfig,
     Field(discriminator="kind"),
     BeforeValidator(task_shorthand),
 ]
 
-TASK_KINDS = frozenset({"arithmetic", "addition", "gsm8k", "math", "reasoning-gym", "custom"})
+TASK_KINDS = frozenset({"arithmetic", "addition", "gsm8k", "math", "reasoning-gym", "tldr", "custom"})
 """All of `task.kind`."""
 
-KINDS_WITH_DATA = frozenset({"gsm8k", "math", "custom"})
+KINDS_WITH_DATA = frozenset({"gsm8k", "math", "tldr", "custom"})
 """Kinds of task that have a setting `data`: giving it to one of them does not make it another."""

@@ -19,6 +19,14 @@ from tba.types import TbaError
 FILE = "metrics.jsonl"
 
 
+_HEADLINES = ("accuracy", "win_rate", "reward")
+
+
+def judged_by(record: Mapping[str, Any]) -> str:
+    """The name of the number that an evaluation is judged by."""
+    return next((name for name in _HEADLINES if record.get(name) is not None), _HEADLINES[-1])
+
+
 class Sink(Protocol):
     def write(self, step: int, values: Mapping[str, float]) -> None: ...
 

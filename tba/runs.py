@@ -67,10 +67,14 @@ def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
 
 
 def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
-    """Settings to evaluate a model with: those of the run it is a checkpoint of, or of the demo, or the defaults."""
+    """Settings to evaluate a model with: those of the run it is a checkpoint of, or of the demo, or the defaults.
+
+    A run's starting model is what its checkpoints are compared with, unless another is named.
+    """
     run = _run_of(model)
     if run is not None:
         base = _settings(run)
+        base["evaluation"] = {"reference_model": base["model"]["path"], **base.get("evaluation", {})}
     else:
         base = embedded_settings() if model == EMBEDDED_MODEL else {}
     base["model"] = {**(base["model"] if isinstance(base.get("model"), dict) else {}), "path": model}

@@ -49,6 +49,9 @@ class SearchTally:
         for name, values in zip(reward_names, zip(*scores.parts, strict=True), strict=True):
             sums[f"rewards/{name}"] += float(np.nansum(values))
 
+        for name, value in scores.metrics.items():
+            sums[f"metrics/{name}"] += value
+
     def count_dropped_group(self) -> None:
         self._sums["groups_dropped"] += 1
 
@@ -66,5 +69,6 @@ class SearchTally:
             "completions/mean_length": sums["tokens"] / responses,
             "completions/clipped_ratio": 1 - sums["finished"] / responses,
             **{f"{name}/mean": total / scored for name, total in sums.items() if name.startswith("rewards/")},
+            **{f"rewards/{name[8:]}": v / sums["groups"] for name, v in sums.items() if name.startswith("metrics/")},
             **{f"seconds/{kind}": round(seconds, 3) for kind, seconds in spent.items()},
         }

@@ -28,10 +28,8 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         counts.update({int(k): v for k, v in record["staleness/counts"].items()})
     waited, published = _shares(train)
     return {
-        "accuracy_first": evals[0]["accuracy"] if evals else None,
-        "accuracy_last": evals[-1]["accuracy"] if evals else None,
-        "accuracy_last_se": evals[-1]["accuracy_se"] if evals else None,
-        "accuracy_best": max((e["accuracy"] for e in evals), default=None),
+        **_span(evals, "accuracy"),
+        **(_preference(evals) if any("win_rate" in e for e in evals) else {}),
         "reward_first": _mean([r["reward"] for r in train[:REWARD_WINDOW]]),
         "reward_last": _mean([r["reward"] for r in train[-REWARD_WINDOW:]]),
         "kl_last": search[-1]["kl"] if search else None,
@@ -50,6 +48,28 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rewards_failed": sum(r["failed"] for r in search),
         "groups_dropped": sum(r["groups_dropped"] for r in search),
         "searchers_restarted": events["searcher_restarted"],
+    }
+
+
+def _span(evals: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    first: Mapping[str, Any] = evals[0] if evals else {}
+    last: Mapping[str, Any] = evals[-1] if evals else {}
+    known = [e[name] for e in evals if e.get(name) is not None]
+    return {
+        f"{name}_first": first.get(name),
+        f"{name}_last": last.get(name),
+        f"{name}_last_se": last.get(f"{name}_se"),
+        f"{name}_best": max(known, default=None),
+    }
+
+
+def _preference(evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A win rate never comes without its lengths and its KL."""
+    return _span(evals, "win_rate") | {
+        "length_last": evals[-1].get("completions/mean_length"),
+        "reference_length": evals[-1].get("reference/mean_length"),
+        "eval_kl_last": evals[-1].get("kl"),
+        "paper_perplexity_last": evals[-1].get("paper_perplexity"),
     }
 
 

@@ -150,7 +150,7 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
 
 
 def test_nobody_below_knows_the_launchers_or_the_command_line() -> None:
-    above = under("build", "launch", "api", "cli", "display", "benchmarks")
+    above = under("build", "launch", "api", "cli", "display", "benchmarks", "supervised")
     below = set(MODULES) - above - {""}
     assert {module: ours(module) & above for module in below if ours(module) & above} == {}
     assert not ours("build") & (above - {"build"})
@@ -194,6 +194,9 @@ LIGHT = (
     "launch.local",
     "launch.processes",
     "launch.preflight",
+    "encoding",
+    "plots",
+    "supervised",
 )
 
 
