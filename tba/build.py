@@ -20,6 +20,7 @@ from tba.config import Config
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.exploration import Exploration
 from tba.lora import add_adapters
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
 from tba.objectives import OBJECTIVES, LogPartition
@@ -116,6 +117,12 @@ def build_searcher(
         ),
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
+        exploration=Exploration(
+            config.searcher.temperature_fraction,
+            config.searcher.temperature_low,
+            config.searcher.temperature_high,
+            seed,
+        ),
         weights=weights,
         groups=groups,
         num_responses=config.searcher.num_responses,
@@ -171,6 +178,7 @@ def _engine(
         max_new_tokens=config.engine.max_new_tokens,
         seed=_one_seed(seed),
         bf16=config.model.precision == "bfloat16",
+        stop_text=config.engine.stop_text,
     )
 
 

@@ -111,6 +111,8 @@ class EngineConfig(Section):
     """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
+    stop_text: str = ""
+    """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
 
@@ -124,6 +126,19 @@ class SearcherConfig(Section):
     """S: responses generated for a prompt."""
     prompts_per_batch: int = Field(8, ge=1)
     """Prompts generated for at a time: rows in the batch are this times `num_responses`."""
+    temperature_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of batches sampled at a temperature drawn anew from `temperature_low` to `temperature_high`, for
+    exploration; the others, and all log-probabilities that are trained, keep `engine.temperature`."""
+    temperature_low: float = Field(0.7, gt=0)
+    """Lowest temperature of such a batch."""
+    temperature_high: float = Field(2.0, gt=0)
+    """Highest temperature of such a batch."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SearcherConfig:
+        if self.temperature_low > self.temperature_high:
+            raise ValueError("searcher.temperature_low is above searcher.temperature_high: exchange them")
+        return self
 
 
 class BufferConfig(Section):

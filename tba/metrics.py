@@ -64,6 +64,14 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return records
 
 
+JUDGED_BY = ("accuracy", "attack_success_rate")
+
+
+def judged_by(record: Mapping[str, Any]) -> str:
+    """The number of an eval record that its task is judged by."""
+    return next((name for name in JUDGED_BY if name in record), JUDGED_BY[0])
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return

@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import FILE
+from tba.metrics import FILE, judged_by
 
 _WINDOW = 20
 
@@ -23,6 +23,7 @@ class Progress:
         self.train: dict[str, Any] = {}
         self.searchers: dict[str, dict[str, Any]] = {}
         self.evals: list[tuple[int, float]] = []
+        self.judged_by = "accuracy"
         self.rewards: deque[float] = deque(maxlen=_WINDOW)
         self.num_failed = 0
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
@@ -42,7 +43,8 @@ class Progress:
                 self.num_failed += record["failed"]
             else:
                 if record["kind"] == "eval":
-                    self.evals.append((record["step"], record["accuracy"]))
+                    self.judged_by = judged_by(record)
+                    self.evals.append((record["step"], record[self.judged_by]))
                 told.append(record)
         return told
 

@@ -11,6 +11,7 @@ from typing import Any
 from tba.activity import Activity
 from tba.channels.base import GroupSender, WeightSubscriber
 from tba.engines.base import Engine
+from tba.exploration import Exploration
 from tba.policy import Reference
 from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer, Scores
@@ -32,6 +33,8 @@ class Searched:
     problems: Sequence[Problem]
     responses: list[list[Response]]
     reference: list[list[TokenLogprobs]]
+    on_policy: bool
+    """Sampled at the policy's own temperature."""
 
 
 class Searcher:
@@ -50,6 +53,7 @@ class Searcher:
         reference: Reference,
         scorer: Scorer,
         prompts: PromptStream,
+        exploration: Exploration,
         weights: WeightSubscriber,
         groups: GroupSender,
         num_responses: int,
@@ -65,6 +69,7 @@ class Searcher:
         self.reference = reference
         self.scorer = scorer
         self.prompts = prompts
+        self.exploration = exploration
         self.weights = weights
         self.groups = groups
         self.num_responses = num_responses
@@ -115,16 +120,20 @@ class Searcher:
         if self.budget is not None:
             count = min(count, self.budget - self._handed_up)
         problems = self.prompts.take(count)
+        temperature = self.exploration.draw()
         with self.activity("generate", f"{len(problems)} prompts × {self.num_responses}"):
             between_steps = self._load_newer if self.in_flight_updates else None
             responses = self.engine.generate(
-                [p.prompt for p in problems], self.num_responses, between_steps=between_steps
+                [p.prompt for p in problems],
+                self.num_responses,
+                temperature=temperature,
+                between_steps=between_steps,
             )
         self.scorer.submit([p.request(r) for p, r in zip(problems, responses, strict=True)])
         with self.activity("reference"):
             answered = [(p.prompt, r) for p, r in zip(problems, responses, strict=True)]
             reference = self.reference.token_logprobs(answered)
-        self._pending.append(Searched(problems, responses, reference))
+        self._pending.append(Searched(problems, responses, reference, temperature is None))
         # Scores that are slower than the reference model may arrive during the next generation, but no later.
         while self._pending and (self.budget is not None or len(self._pending) > 1 or self.scorer.ready()):
             self._hand_up(self._pending.popleft())
@@ -141,6 +150,7 @@ class Searcher:
         """What repeats this Searcher from here on, given the weights."""
         return {
             "prompts": self.prompts.state(),
+            "exploration": self.exploration.state(),
             "engine": self.engine.state(),
             "serial": self.serial,
             "evaluated": self.evaluated,
@@ -148,6 +158,7 @@ class Searcher:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.prompts.restore(state["prompts"])
+        self.exploration.restore(state["exploration"])
         self.engine.restore(state["engine"])
         self.serial = state["serial"]
         self.evaluated = state["evaluated"]
@@ -174,7 +185,7 @@ class Searcher:
         for problem, responses, reference, scores in zip(
             batch.problems, batch.responses, batch.reference, all_scores, strict=True
         ):
-            self._tally.count(responses, reference, scores, self.scorer.names)
+            self._tally.count(responses, reference, scores, self.scorer.names, on_policy=batch.on_policy)
             for failure in scores.failures[: MAX_EVENTS_PER_BATCH - num_events]:
                 num_events += 1
                 values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}

@@ -28,13 +28,12 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         counts.update({int(k): v for k, v in record["staleness/counts"].items()})
     waited, published = _shares(train)
     return {
-        "accuracy_first": evals[0]["accuracy"] if evals else None,
-        "accuracy_last": evals[-1]["accuracy"] if evals else None,
-        "accuracy_last_se": evals[-1]["accuracy_se"] if evals else None,
-        "accuracy_best": max((e["accuracy"] for e in evals), default=None),
+        **_first_and_last("accuracy", evals),
+        **(_first_and_last("attack_success_rate", evals) if _has(evals, "attack_success_rate") else {}),
+        **(_first_and_last("diversity", evals) if _has(evals, "diversity") else {}),
         "reward_first": _mean([r["reward"] for r in train[:REWARD_WINDOW]]),
         "reward_last": _mean([r["reward"] for r in train[-REWARD_WINDOW:]]),
-        "kl_last": search[-1]["kl"] if search else None,
+        "kl_last": next((r["kl"] for r in reversed(search) if r["kl"] is not None), None),
         "steps": train[-1]["step"] if train else 0,
         "wall_seconds": round(wall, 3),
         "tokens_generated": sum(r["tokens"] for r in search),
@@ -59,6 +58,21 @@ def write_summary(run: Path) -> dict[str, Any]:
     partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     os.replace(partial, run / FILE)
     return summary
+
+
+def _has(evals: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(name in e for e in evals)
+
+
+def _first_and_last(name: str, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How a number of the evaluations moved; null where the task has no such number."""
+    found = [e for e in evals if e.get(name) is not None]
+    return {
+        f"{name}_first": found[0][name] if found else None,
+        f"{name}_last": found[-1][name] if found else None,
+        f"{name}_last_se": found[-1][f"{name}_se"] if found else None,
+        f"{name}_best": max((e[name] for e in found), default=None),
+    }
 
 
 def _shares(train: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None]:

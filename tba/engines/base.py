@@ -20,9 +20,13 @@ class Engine(Protocol):
         num_responses: int,
         *,
         greedy: bool = False,
+        temperature: float | None = None,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
-        """`num_responses` responses to each prompt. `between_steps` is called between decoding steps and may `load`."""
+        """`num_responses` responses to each prompt, at the engine's own temperature if none is given.
+
+        `between_steps` is called between decoding steps and may `load`.
+        """
         ...
 
     def load(self, update: WeightUpdate) -> None:

@@ -30,6 +30,7 @@ class TransformersEngine:
         max_new_tokens: int,
         seed: int,
         bf16: bool = False,
+        stop_text: str = "",
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -37,7 +38,7 @@ class TransformersEngine:
         self._max_new_tokens = max_new_tokens
         self._bf16 = bf16
         self._generator = torch.Generator().manual_seed(seed)
-        self._stop = torch.tensor(sorted(stop_tokens(model, tokenizer)))
+        self._stop = torch.tensor(sorted(stop_tokens(model, tokenizer, stop_text)))
         self._version = -1  # as loaded; the first publication is newer
 
     @property
@@ -61,10 +62,13 @@ class TransformersEngine:
         num_responses: int,
         *,
         greedy: bool = False,
+        temperature: float | None = None,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
-            rows = self._decode(prompts, num_responses, greedy, between_steps)
+            rows = self._decode(
+                prompts, num_responses, 0.0 if greedy else temperature or self._temperature, between_steps
+            )
         texts = self._tokenizer.batch_decode([tokens.tolist() for tokens, _, _ in rows], skip_special_tokens=True)
         stop = set(self._stop.tolist())
         responses = [
@@ -74,7 +78,11 @@ class TransformersEngine:
         return [responses[i : i + num_responses] for i in range(0, len(responses), num_responses)]
 
     def _decode(
-        self, prompts: Sequence[Prompt], num_responses: int, greedy: bool, between_steps: Callable[[], None] | None
+        self,
+        prompts: Sequence[Prompt],
+        num_responses: int,
+        temperature: float,
+        between_steps: Callable[[], None] | None,
     ) -> list[tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]]:
         """The decoding loop: sample for every slot, note what active ones drew, drop those that have finished."""
         G, S, L = len(prompts), num_responses, self._max_new_tokens
@@ -87,7 +95,7 @@ class TransformersEngine:
         active_GS = torch.ones(G, S, dtype=torch.bool)
         versions: list[int] = []
         for t in range(L):
-            drawn, logprobs = self._sample(logits_RV, greedy)
+            drawn, logprobs = self._sample(logits_RV, temperature)
             active = active_GS.flatten()
             rows = row_of_slot_GS.flatten()[active]
             tokens_RL[rows, t] = drawn[active]
@@ -116,10 +124,10 @@ class TransformersEngine:
             for row, n in enumerate(lengths_R.tolist())
         ]
 
-    def _sample(self, logits_RV: Tensor, greedy: bool) -> tuple[Tensor, Tensor]:
-        """Draw by inverting the cumulative distribution: one pass over the vocabulary, no sort."""
-        logprobs_RV = (logits_RV.float() / self._temperature).log_softmax(dim=-1)
-        if greedy:
+    def _sample(self, logits_RV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Draw by inverting the cumulative distribution: one pass over the vocabulary, no sort. 0 is greedy."""
+        logprobs_RV = (logits_RV.float() / (temperature or self._temperature)).log_softmax(dim=-1)
+        if not temperature:
             drawn_R1 = logprobs_RV.argmax(dim=-1, keepdim=True)
         else:
             cumulative_RV = logprobs_RV.exp().cumsum_(dim=-1)
@@ -128,11 +136,15 @@ class TransformersEngine:
         return drawn_R1.squeeze(1), logprobs_RV.gather(1, drawn_R1).squeeze(1)
 
 
-def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Every token that ends a response: the tokenizer's and those of the generation config."""
+def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:
+    """Every token that ends a response: the tokenizer's, those of the generation config, and those with this text."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     listed = configured if isinstance(configured, Iterable) else [configured]
-    return {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
+    found = {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
+    if stop_text:
+        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        found |= {token for token, text in enumerate(texts) if stop_text in text}
+    return found
 
 
 def _compact(active_GS: Tensor) -> tuple[Tensor, Tensor]:

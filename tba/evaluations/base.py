@@ -69,7 +69,10 @@ def graded(
         responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy)
         scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
         for problem, row, scored in zip(part, responses, scores, strict=True):
-            yield [Answer(problem, r, reward, greedy) for r, reward in zip(row, scored.rewards, strict=True)]
+            yield [
+                Answer(problem, r, reward, greedy, {name: values[i] for name, values in scored.extras.items()})
+                for i, (r, reward) in enumerate(zip(row, scored.rewards, strict=True))
+            ]
         progress(len(part))
 
 

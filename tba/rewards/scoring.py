@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tba.rewards.functions import RewardFunction, Run, call, describe
@@ -53,6 +53,8 @@ class Scores:
     parts: tuple[tuple[float, ...], ...]
     """For each completion what each function gave, unweighted; NaN where it gave None or failed."""
     failures: tuple[Failure, ...]
+    extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What functions noted with `log_extra`: by name, one plain value for each completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,10 @@ def score_group(
 ) -> Scores:
     """Run every function on the group. `announce` hears the name of each before it runs."""
     verdicts = []
+    extras: dict[str, tuple[Any, ...]] = {}
     for name, function in functions.items():
         announce(name)
-        verdicts.append(_ask(name, function, request, run))
+        verdicts.append(_ask(name, function, request, run, extras))
     failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
     # Transposed by index, so that a group without completions is not a special case.
     indices = range(len(request.completions))
@@ -87,7 +90,7 @@ def score_group(
     if any(total is not None and not math.isfinite(total) for total in totals):
         failures.append(Failure(request.prompt_id, "+".join(functions), "not_finite", "the weighted sum overflows"))
     rewards = tuple(total if total is not None and math.isfinite(total) else None for total in totals)
-    return Scores(rewards, parts, tuple(failures))
+    return Scores(rewards, parts, tuple(failures), extras)
 
 
 def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> Scores:
@@ -111,15 +114,22 @@ def keywords_for(request: ScoreRequest) -> dict[str, Any]:
     }
 
 
-def _ask(name: str, function: RewardFunction, request: ScoreRequest, run: Run) -> _Verdict:
+def _ask(
+    name: str, function: RewardFunction, request: ScoreRequest, run: Run, extras: dict[str, tuple[Any, ...]]
+) -> _Verdict:
     count = len(request.completions)
+
+    def log_extra(key: str, values: Sequence[Any]) -> None:
+        if len(values) != count:
+            raise ValueError(f"log_extra({key!r}) has {len(values)} values for {count} completions")
+        extras[key] = tuple(values)
 
     def failed(kind: FailureKind, message: str) -> _Verdict:
         return _Verdict((math.nan,) * count, (False,) * count, Failure(request.prompt_id, name, kind, message))
 
     try:
         # Built anew for each function: one that edits its lists cannot mislead the next.
-        result = call(function, keywords_for(request), run)
+        result = call(function, {**keywords_for(request), "log_extra": log_extra}, run)
         if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
             return failed("wrong_length", f"returned {type(result).__name__}, not a list of {count} numbers")
         returned = list(result)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from test_trainer import random_groups, trainer_in
 from test_trajectory_balance import BETAS, random_case, seeds, shapes
 from torch import Tensor
