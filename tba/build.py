@@ -20,6 +20,8 @@ from tba.config import Config
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.evaluations.embeddings import Embedder
+from tba.evaluations.redteam import RedteamEvaluator
 from tba.exploration import Exploration
 from tba.lora import add_adapters
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
@@ -185,6 +187,16 @@ def _engine(
 def build_evaluator(config: Config, engine: TransformersEngine, scorer: Scorer, task: Task) -> Evaluator:
     """What the task's kind is judged by, on its held-out problems."""
     settings = config.evaluation
+    if config.task.kind == "redteam":
+        return RedteamEvaluator(
+            engine,
+            scorer,
+            task.held_out,
+            num_attacks=settings.num_attacks,
+            attacks_per_request=config.searcher.num_responses,
+            embed=Embedder(settings.embedding_model) if settings.embedding_model else None,
+            seed=_one_seed([config.run.seed, 5]),
+        )
     return AccuracyEvaluator(
         engine,
         scorer,

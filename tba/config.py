@@ -270,6 +270,11 @@ class EvaluationConfig(Section):
     """A response counts as correct if its reward is above this."""
     prompts_per_batch: int = Field(64, ge=1)
     """Prompts generated for at a time."""
+    num_attacks: int = Field(1024, ge=2)
+    """Task `redteam`: attacks sampled for an evaluation, over all attacker prompts."""
+    embedding_model: str = ""
+    """Task `redteam`: sentence-embedding model that diversity is measured with, a directory or id;
+    `all-MiniLM-L6-v2`, the paper's, is also found in the package of the `embeddings` extra. Empty: not measured."""
 
 
 class CheckpointConfig(Section):

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tba.config import EMBEDDED_MODEL, Config
+from tba.config_tasks import RedteamTaskConfig
+from tba.model_paths import embedding_directory
 from tba.rewards.functions import check_importable
 from tba.tasks import load_task
 from tba.types import TbaError
@@ -13,7 +15,14 @@ from tba.types import TbaError
 
 def check(config: Config) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
-    _check_model(config.model.path, config.model.trust_remote_code)
+    _check_model("model", config.model.path, config.model.trust_remote_code)
+    if config.model.lora_rank and find_spec("peft") is None:
+        raise TbaError("model.lora_rank needs the package peft: pip install 'tba[lora]'")
+    if isinstance(config.task, RedteamTaskConfig):
+        _check_model("task.victim", config.task.victim, False)
+        _check_model("task.classifier", config.task.classifier, False)
+        if config.evaluation.embedding_model:
+            _check_model("evaluation.embedding_model", embedding_directory(config.evaluation.embedding_model), False)
     task = load_task(config.task, lambda content: ("", (0,)))  # rows are read and checked, not encoded
     if not task.train:
         raise TbaError("the task has no training prompts: give more rows or hold out fewer (task.num_eval)")
@@ -24,18 +33,18 @@ def check(config: Config) -> None:
             raise TbaError(f"metrics.{name} needs the package: pip install 'tba[{name}]'")
 
 
-def _check_model(path: str, trust_remote_code: bool) -> None:
+def _check_model(setting: str, path: str, trust_remote_code: bool) -> None:
     """A folder must hold a model; anything else must be a hub id that transformers can find."""
     if path == EMBEDDED_MODEL or (Path(path) / "config.json").is_file():
         return
     if Path(path).exists():
-        raise TbaError(f"model {path!r} is no Hugging Face model folder: there is no config.json in it")
+        raise TbaError(f"{setting} {path!r} is no Hugging Face model folder: there is no config.json in it")
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise TbaError(f"there is no model at {path!r}: check the path")
+        raise TbaError(f"there is no model at {path!r}: check the path of {setting}")
     from transformers import AutoConfig
 
     try:
         AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise TbaError(f"model {path!r} is neither a folder here nor on the hub: {reason}") from None
+        raise TbaError(f"{setting} {path!r} is neither a folder here nor on the hub: {reason}") from None

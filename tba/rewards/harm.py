@@ -36,6 +36,7 @@ class SequenceClassifier:
         if config.pad_token_id is None:  # decoders look for the last token that is not padding
             config.pad_token_id = self._tokenizer.pad_token_id
         self._index = _label_index(path, {int(i): name for i, name in config.id2label.items()}, label)
+        self._independent = config.num_labels == 1 or config.problem_type == "multi_label_classification"
         self._max_tokens = min(MAX_TOKENS, getattr(config, "max_position_embeddings", MAX_TOKENS) or MAX_TOKENS)
         if config.model_type == "roberta":
             self._max_tokens = min(self._max_tokens, config.max_position_embeddings - config.pad_token_id - 1)
@@ -56,9 +57,9 @@ class SequenceClassifier:
                 logits_RC = self._model(
                     input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"]
                 ).logits.float()
-            one = logits_RC.shape[1] == 1
-            scores_R = logsigmoid(logits_RC[:, 0]) if one else logits_RC.log_softmax(dim=-1)[:, self._index]
-            found += scores_R.tolist()
+            # Labels of which several may hold, and a single output, are each a yes or no of their own.
+            log_scores_RC = logsigmoid(logits_RC) if self._independent else logits_RC.log_softmax(dim=-1)
+            found += log_scores_RC[:, self._index].tolist()
         return found
 
 
@@ -81,9 +82,13 @@ class Guard:
         for start in range(0, len(pairs), self._batch_size):
             texts = [self._framed(*pair) for pair in pairs[start : start + self._batch_size]]
             encoded: Any = self._tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
+            seen_RS = encoded["attention_mask"]
             with torch.inference_mode():
                 logits_RV = self._model(
-                    input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], logits_to_keep=1
+                    input_ids=encoded["input_ids"],
+                    attention_mask=seen_RS,
+                    position_ids=(seen_RS.cumsum(1) - 1).clamp(min=0),  # padding is on the left
+                    logits_to_keep=1,
                 ).logits[:, -1]
             found += logits_RV.float().log_softmax(dim=-1)[:, self._token].tolist()
         return found

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from tba.rewards.pretrained import from_pretrained
+from tba.types import TbaError
 
 
 class Victim:
@@ -28,6 +29,8 @@ class Victim:
     ) -> None:
         self._model, self._tokenizer = from_pretrained("task.victim", path, "AutoModelForCausalLM", padding="left")
         self._chat = prompt == "chat" or (prompt == "auto" and self._tokenizer.chat_template is not None)
+        if self._chat and self._tokenizer.chat_template is None:
+            raise TbaError(f"task.victim_prompt = 'chat' needs a chat template, and {path!r} has none: use 'plain'")
         self._temperature, self._top_p = temperature, top_p
         self._max_new_tokens, self._num_replies = max_new_tokens, num_replies
         self._batch_size, self._seed = batch_size, seed
