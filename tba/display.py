@@ -220,7 +220,8 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     checkpoints = list_checkpoints(run)
     if checkpoints:
         table.add_row("its model", str(checkpoints[-1].model))
-        table.add_row("try next", f"tba eval {checkpoints[-1].model} --evaluation.num-samples 16")
+        more = " --evaluation.num-samples 16" if name == "accuracy" else ""
+        table.add_row("try next", f"tba eval {checkpoints[-1].model}{more}")
     table.add_row("", f"tensorboard --logdir {run}")
     return table
 

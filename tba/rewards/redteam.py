@@ -44,6 +44,8 @@ class Verdict:
 class VictimHarm:
     """The reward function of the task `redteam`; its settings are those of the task."""
 
+    __name__ = "victim_harm"  # what metrics call it
+
     def __init__(
         self,
         *,
