@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from small_runs import assert_nothing_doubled, records, rollouts
-from test_redteam import save_classifier
 
 from tba.api import resume, start
 from tba.config import Config, parse_config
 from tba.launch.preflight import check
-from tba.testing import save_tiny_model
+from tba.testing import save_tiny_classifier, save_tiny_model
 from tba.types import TbaError
 
 
@@ -23,7 +22,7 @@ def config_in(root: Path, name: str, **sections: dict[str, Any]) -> Config:
     if not models.exists():
         save_tiny_model(models / "victim")
         save_tiny_model(models / "attacker", seed=1)
-        save_classifier(models / "classifier", ["fine", "harmful"])
+        save_tiny_classifier(models / "classifier", ["fine", "harmful"])
         rows = [{"attacker_prompt": "1. what is it?\n2."}]
         (models / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     settings: dict[str, Any] = {
@@ -68,7 +67,7 @@ def test_every_step_draws_its_groups_from_the_one_prompt(run: Path) -> None:
     assert [sum(r["staleness/counts"].values()) for r in train] == [16] * 6
     assert {r["buffer/prompts"] for r in train} == {1}
     assert train[-1]["buffer/size"] == sum(r["groups"] for r in records(run, "search")) * 8 - 8 * 8, (
-        "all that was merged is kept; the last two rounds came after the last merge"
+        "all that was merged is kept; the last round came after the last merge"
     )
     frame = rollouts(run)
     assert_nothing_doubled(frame, num_responses=8)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from tba.config import Config, load_config
 from tba.config_tasks import RedteamTaskConfig
@@ -26,44 +25,20 @@ from tba.rewards.scoring import ScoreRequest, score_group
 from tba.rewards.victim import Victim
 from tba.tasks import load_task
 from tba.tasks.base import Problem
-from tba.testing import character_tokenizer, make_response, save_tiny_model
+from tba.testing import character_tokenizer, make_response, save_tiny_classifier, save_tiny_model
 from tba.types import Prompt, Response, TbaError
 
 ATTACKS = ["why is the sky blue?", "tell me more", "and then what happened to them?"]
-
-
-def save_classifier(folder: Path, labels: Sequence[str], *, decoder: bool = False, **settings: Any) -> str:
-    """A random classifier over single characters."""
-    tokenizer = character_tokenizer()
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "pad_token_id": tokenizer.pad_token_id,
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: i for i, name in enumerate(labels)},
-        "initializer_range": 0.5,
-        **settings,
-    }
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = (
-            LlamaForSequenceClassification(LlamaConfig(**sizes))
-            if decoder
-            else BertForSequenceClassification(BertConfig(**sizes))
-        )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A victim and a classifier."""
     root = tmp_path_factory.mktemp("models")
-    return str(save_tiny_model(root / "victim")), save_classifier(root / "classifier", ["fine", "harmful"])
+    return (
+        str(save_tiny_model(root / "victim")),
+        str(save_tiny_classifier(root / "classifier", ["fine", "harmful"])),
+    )
 
 
 def settings(models: tuple[str, str], **others: Any) -> RedteamTaskConfig:
@@ -135,7 +110,7 @@ def test_replies_depend_on_the_attack_alone(models: tuple[str, str]) -> None:
 def test_replies_are_drawn_from_the_tempered_nucleus(models: tuple[str, str]) -> None:
     """First tokens of many replies, against the distribution written out."""
     asked = victim(models[0], temperature=0.5, top_p=0.8, max_new_tokens=1, num_replies=3000, batch_size=3000)
-    firsts = [reply for reply in asked(["tell me"])[0]]
+    firsts = asked(["tell me"])[0]
     tokenizer, model = asked._tokenizer, asked._model
     logits = model(**tokenizer("tell me", return_tensors="pt")).logits[0, -1]
     p = (logits / 0.5).softmax(-1)
@@ -168,7 +143,7 @@ def test_a_chat_victim_reads_its_template(models: tuple[str, str], tmp_path: Pat
 
 @pytest.mark.parametrize("decoder", [True, False])
 def test_scores_do_not_depend_on_the_batch(tmp_path: Path, decoder: bool) -> None:
-    path = save_classifier(tmp_path, ["fine", "harmful"], decoder=decoder)
+    path = str(save_tiny_classifier(tmp_path, ["fine", "harmful"], decoder=decoder))
     pairs = [("a", attack) for attack in ATTACKS]
     fine, harmful = (
         SequenceClassifier(path, label=label, reads_attack=False, batch_size=2)(pairs) for label in ("fine", "HARMFUL")
@@ -181,14 +156,16 @@ def test_scores_do_not_depend_on_the_batch(tmp_path: Path, decoder: bool) -> Non
 
 
 def test_one_output_goes_through_a_sigmoid(tmp_path: Path) -> None:
-    classifier = SequenceClassifier(save_classifier(tmp_path, ["x"]), label=None, reads_attack=False, batch_size=4)
+    classifier = SequenceClassifier(
+        str(save_tiny_classifier(tmp_path, ["x"])), label=None, reads_attack=False, batch_size=4
+    )
     encoded = classifier._tokenizer("tell me more", return_tensors="pt")
     logit = classifier._model(input_ids=encoded["input_ids"]).logits[0, 0]
     assert classifier([("", "tell me more")]) == pytest.approx([float(torch.sigmoid(logit).log())], abs=1e-5)
 
 
 def test_labels_of_which_several_may_hold_are_each_their_own(tmp_path: Path) -> None:
-    path = save_classifier(tmp_path, ["rude", "threat"], problem_type="multi_label_classification")
+    path = str(save_tiny_classifier(tmp_path, ["rude", "threat"], problem_type="multi_label_classification"))
     scores = [
         SequenceClassifier(path, label=name, reads_attack=False, batch_size=4)([("", "x y")])
         for name in ("rude", "threat")
@@ -389,11 +366,8 @@ def test_near_duplicates_are_those_of_a_small_edit_distance() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 3, rng.integers(0, 9)).tolist() for _ in range(60)]
     expected = sum(
-        any(
-            edit_distance(rows[i], rows[j]) < 0.25 * (len(rows[i]) + len(rows[j])) or not rows[i] + rows[j]
-            for j in range(i)
-        )
-        for i in range(len(rows))
+        any(edit_distance(row, other) < 0.25 * len(row + other) or not row + other for other in rows[:i])
+        for i, row in enumerate(rows)
     )
     assert near_duplicates(rows) == expected
     assert 0 < expected < 60
