@@ -376,7 +376,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         if key == "task" and isinstance(value, (str, Mapping)):
             # Another kind of task shares no settings with the one it replaces.
-            value = task_shorthand(value) if isinstance(value, str) or "data" in value else value
+            takes_data = isinstance(old, (str, Mapping)) and task_shorthand(old)["kind"] != "arithmetic"
+            value = task_shorthand(value) if isinstance(value, str) or ("data" in value and not takes_data) else value
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != task_shorthand(old)["kind"]:
                 old = None
         if isinstance(old, str) and isinstance(value, Mapping):

@@ -20,7 +20,7 @@ from tba.config import (
     to_toml,
 )
 from tba.config_help import sections, settings_markdown, settings_text, task_lines
-from tba.config_tasks import ArithmeticTaskConfig, CustomTaskConfig
+from tba.config_tasks import ArithmeticTaskConfig, CustomTaskConfig, RedteamTaskConfig
 from tba.config_text import parse_overrides
 from tba.types import TbaError
 
@@ -281,7 +281,9 @@ def test_every_setting_is_described() -> None:
     assert [name for name, setting in described.items() if not setting.meaning] == []
     assert [title for title, about, _ in sections() if not about] == []
     dumped = from_line(OWN).model_dump()
-    dumped["task"] |= ArithmeticTaskConfig().model_dump()
+    tasks = (ArithmeticTaskConfig(), RedteamTaskConfig(victim="v", classifier="c"))
+    for task in tasks:
+        dumped["task"] |= task.model_dump()
     assert set(described) == {f"{section}.{key}" for section, keys in dumped.items() for key in keys}
 
 
@@ -290,12 +292,13 @@ def test_help_and_documentation_name_every_setting() -> None:
         for setting in listed:
             assert f"--{setting.name.replace('_', '-')} " in settings_text()
             assert f"| `{setting.name}` |" in settings_markdown()
-    assert [line.split()[0] for line in task_lines()] == ["arithmetic", "custom"]
+    assert [line.split()[0] for line in task_lines()] == ["arithmetic", "custom", "redteam"]
 
 
 def test_defaults_shown_are_the_defaults_used() -> None:
     """A default read back from the help gives the same settings."""
-    shown = [(s.name, s.default) for title, _, listed in sections() for s in listed if "custom" not in title]
+    other_tasks = ("task (kind = custom)", "task (kind = redteam)")  # they need more than defaults
+    shown = [(s.name, s.default) for title, _, listed in sections() for s in listed if title not in other_tasks]
     line = " ".join(f"--{name}={shlex.quote(default)}" for name, default in shown if default)
     assert from_line(f"--model x {line}") == Config(model="x")
 
@@ -310,3 +313,11 @@ def test_settings_and_the_command_line_load_no_torch() -> None:
     code = f"import sys, tba.config, tba.config_help, tba.cli; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_data_for_a_task_that_takes_data_leaves_it_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('model = "x"\n[task]\nkind = "redteam"\nvictim = "v"\nclassifier = "c"\n', "utf-8")
+    config = load_config(file, {"task": {"data": "rows.jsonl"}})
+    assert isinstance(config.task, RedteamTaskConfig)
+    assert (config.task.data, config.task.victim) == ("rows.jsonl", "v")
