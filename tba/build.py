@@ -23,9 +23,13 @@ from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.evaluations.embeddings import Embedder
 from tba.evaluations.preference import PreferenceEvaluator
+from tba.evaluations.redteam import RedteamEvaluator
+from tba.exploration import Exploration
+from tba.lora import add_adapters
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
-from tba.objectives import OBJECTIVES
+from tba.objectives import OBJECTIVES, LogPartition
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
 from tba.rewards.functions import RewardSpec
@@ -33,7 +37,7 @@ from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.tasks import load_task
-from tba.tasks.base import Task
+from tba.tasks.base import Problem, Task
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -52,7 +56,9 @@ def build_trainer(
 ) -> Trainer:
     """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock."""
     deterministic = config.run.launcher == "inline"
-    model = _load(config, str(checkpoint.model) if checkpoint else config.model.path)
+    # A checkpoint's model has its adapters merged; they are restored to the base exactly, from its state.
+    whole = checkpoint is not None and not config.model.lora_rank
+    model = _policy(config, str(checkpoint.model) if checkpoint and whole else config.model.path)
     if config.model.gradient_checkpointing:
         _checkpoint_layers(model)
     trainer = Trainer(
@@ -60,6 +66,7 @@ def build_trainer(
         model=model,
         tokenizer=_tokenizer(config),
         objective=OBJECTIVES[config.objective.kind],
+        log_z=LogPartition(_hidden_size(model)) if config.objective.kind == "trajectory_balance_learned_z" else None,
         buffer=ReplayBuffer(config.buffer.capacity, config.buffer.capacity_per_prompt),
         log=RolloutLog(run / ROLLOUTS),
         weights=weights,
@@ -94,7 +101,7 @@ def build_searcher(
     """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
     seed = [config.run.seed, 2, index, incarnation]
     tokenizer = _tokenizer(config)
-    model = _load(config, config.model.path)
+    model = _policy(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
     for why, count in task.skipped.items() if index == 0 else ():
@@ -103,8 +110,9 @@ def build_searcher(
     scorer = build_scorer(config, task)
     scorer.start()
     reference = _reference_model(config, config.model.path)
-    evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
-    evaluates = index == 0 and config.evaluation.period > 0 and task.held_out
+    evaluator = None
+    if index == 0 and config.evaluation.period > 0 and task.held_out:
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
@@ -112,6 +120,12 @@ def build_searcher(
         reference=build_reference(config, reference),
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
+        exploration=Exploration(
+            config.searcher.temperature_fraction,
+            config.searcher.temperature_low,
+            config.searcher.temperature_high,
+            seed,
+        ),
         weights=weights,
         groups=groups,
         num_responses=config.searcher.num_responses,
@@ -119,7 +133,7 @@ def build_searcher(
         activity=Activity(run, f"searcher-{index}"),
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_a_period(config, index) if taking_turns else None,
-        evaluate=(lambda: evaluator().values) if evaluates else None,
+        evaluate=None if evaluator is None else lambda: evaluator().values,
         evaluation_period=config.evaluation.period,
     )
 
@@ -194,6 +208,7 @@ def _engine(
         seed=_one_seed(seed),
         bf16=config.model.precision == "bfloat16",
         precision=config.engine.precision,
+        stop_text=config.engine.stop_text,
     )
 
 
@@ -209,16 +224,40 @@ def build_evaluator(
     """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be."""
     settings = config.evaluation
     problems = task.held_out[: settings.num_prompts]
-    if config.task.kind != "tldr":
-        return AccuracyEvaluator(
-            engine,
-            scorer,
-            problems,
-            num_samples=settings.num_samples,
-            success_reward=settings.success_reward,
-            prompts_per_batch=settings.prompts_per_batch,
-            breakdown=task.breakdown,
-        )
+    match config.task.kind:
+        case "tldr":
+            return _preference_evaluator(config, engine, scorer, problems, tokenizer, reference)
+        case "redteam":
+            return RedteamEvaluator(
+                engine,
+                scorer,
+                task.held_out,
+                num_attacks=settings.num_attacks,
+                attacks_per_request=config.searcher.num_responses,
+                embed=Embedder(settings.embedding_model) if settings.embedding_model else None,
+                seed=_one_seed([config.run.seed, 5]),
+            )
+        case _:
+            return AccuracyEvaluator(
+                engine,
+                scorer,
+                problems,
+                num_samples=settings.num_samples,
+                success_reward=settings.success_reward,
+                prompts_per_batch=settings.prompts_per_batch,
+                breakdown=task.breakdown,
+            )
+
+
+def _preference_evaluator(
+    config: Config,
+    engine: TransformersEngine,
+    scorer: Scorer,
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    reference: PreTrainedModel | None,
+) -> Evaluator:
+    settings = config.evaluation
     gold = settings.gold_model
     return PreferenceEvaluator(
         engine,
@@ -262,10 +301,29 @@ def _load(config: Config, path: str) -> PreTrainedModel:
 
 
 def _reference_model(config: Config, path: str) -> PreTrainedModel:
+    """Always without adapters: with them, the reference is the base."""
     model = _load(config, path)
     if config.model.precision == "float32":
         PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
     return model
+
+
+def _policy(config: Config, path: str) -> PreTrainedModel:
+    """What is trained. A model to evaluate is loaded without adapters: checkpoints have them merged."""
+    model = _load(config, path)
+    if config.model.lora_rank:
+        add_adapters(
+            model,
+            rank=config.model.lora_rank,
+            alpha=config.model.lora_alpha,
+            targets=config.model.lora_targets,
+            seed=_one_seed([config.run.seed, 4]),
+        )
+    return model
+
+
+def _hidden_size(model: PreTrainedModel) -> int:
+    return int(model.get_output_embeddings().weight.shape[1])
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:

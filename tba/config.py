@@ -23,6 +23,14 @@ EMBEDDED_MODEL = "arithmetic"
 """`model = "arithmetic"` names the small warm-started policy that ships with the package."""
 
 
+def _comma_list(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
+
+
 class RunConfig(Section):
     """Where the run lives and how its processes are started."""
 
@@ -56,6 +64,12 @@ class ModelConfig(Section):
     """Recompute activations in the backward pass: less memory, about a third more time."""
     logit_chunk_tokens: int = Field(1024, ge=1)
     """Tokens whose vocabulary logits are held at once when log-probabilities are computed."""
+    lora_rank: int = Field(0, ge=0)
+    """Train adapters of this rank instead of the weights (peft, the `lora` extra); 0: train the weights."""
+    lora_alpha: float = Field(16.0, gt=0)
+    """Adapters are scaled by this over the rank."""
+    lora_targets: StringList = ("all-linear",)
+    """Layers that get adapters, by the end of their name (`q_proj,v_proj`); `all-linear`: all but the output head."""
     trust_remote_code: bool = False
     """Allow the model directory to bring its own Python code. Off: such a model is refused."""
 
@@ -66,14 +80,6 @@ def _model_shorthand(value: Any) -> Any:
 
 def _reward_shorthand(value: Any) -> Any:
     return {"functions": value.split(",")} if isinstance(value, str) else value
-
-
-def _comma_list(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
-FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
 
 
 class RewardConfig(Section):
@@ -133,6 +139,8 @@ class EngineConfig(Section):
     """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.5 times as fast on models of
     100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
     as published."""
+    stop_text: str = ""
+    """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
 
@@ -146,6 +154,19 @@ class SearcherConfig(Section):
     """S: responses generated for a prompt."""
     prompts_per_batch: int = Field(8, ge=1)
     """Prompts generated for at a time: rows in the batch are this times `num_responses`."""
+    temperature_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of batches sampled at a temperature drawn anew from `temperature_low` to `temperature_high`, for
+    exploration; the others, and all log-probabilities that are trained, keep `engine.temperature`."""
+    temperature_low: float = Field(0.7, gt=0)
+    """Lowest temperature of such a batch."""
+    temperature_high: float = Field(2.0, gt=0)
+    """Highest temperature of such a batch."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SearcherConfig:
+        if self.temperature_low > self.temperature_high:
+            raise ValueError("searcher.temperature_low is above searcher.temperature_high: exchange them")
+        return self
 
 
 class BufferConfig(Section):
@@ -166,8 +187,9 @@ class BufferConfig(Section):
 class ObjectiveConfig(Section):
     """What is minimised."""
 
-    kind: Literal["trajectory_balance"] = "trajectory_balance"
-    """The objective."""
+    kind: Literal["trajectory_balance", "trajectory_balance_learned_z"] = "trajectory_balance"
+    """`trajectory_balance` estimates log Z from each group (VarGrad); `…_learned_z` learns it, as the paper's
+    red-teaming does: a linear function of the prompt's mean hidden state."""
     beta: float = Field(0.05, gt=0)
     """Temperature of the target: the optimum is the reference times exp(reward / beta)."""
     beta_final: float | None = Field(None, gt=0)
@@ -178,11 +200,28 @@ class ObjectiveConfig(Section):
     """Steps over which the line runs; empty: half of `trainer.num_steps`, as in the paper's TL;DR runs."""
     beta_stop: int | None = Field(None, ge=1)
     """Step of the jump; empty: an eighth of `trainer.num_steps`."""
+    reference_temperature: float = Field(1.0, gt=0)
+    """γ in the target exp((log π_ref / γ + reward / beta) / T): above 1 the reference holds the policy less."""
+    reference_temperature_final: float | None = Field(None, gt=0)
+    """γ at the end of its schedule; empty: constant."""
+    reference_temperature_steps: int | None = Field(None, ge=1)
+    """Steps over which γ moves; empty: all of `trainer.num_steps`."""
+    reward_temperature: float = Field(1.0, gt=0)
+    """T in that target: above 1 it is flatter, which helps exploration early on."""
+    reward_temperature_final: float | None = Field(None, gt=0)
+    """T at the end of its schedule; empty: constant."""
+    reward_temperature_steps: int | None = Field(None, ge=1)
+    """Steps over which T moves; empty: all of `trainer.num_steps`."""
+    log_z_learning_rate: float = Field(1e-3, gt=0)
+    """Peak learning rate of a learned log Z; it follows the schedule of `trainer.learning_rate`."""
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveConfig:
         if self.beta_schedule != "constant" and self.beta_final is None:
             raise ValueError(f"objective.beta_final is missing: beta_schedule = {self.beta_schedule!r} needs it")
+        for name in ("reference_temperature", "reward_temperature"):
+            if getattr(self, f"{name}_steps") is not None and getattr(self, f"{name}_final") is None:
+                raise ValueError(f"objective.{name}_final is missing: {name}_steps is of no use without it")
         return self
 
 
@@ -264,6 +303,11 @@ class EvaluationConfig(Section):
     reference_model: str | None = None
     """For `tba eval` of task `tldr`: the model to measure KL to. Empty: for a checkpoint, the model its run started
     from; else no KL is reported. In training it is always the starting model."""
+    num_attacks: int = Field(1024, ge=2)
+    """Task `redteam`: attacks sampled for an evaluation, over all attacker prompts."""
+    embedding_model: str = ""
+    """Task `redteam`: sentence-embedding model that diversity is measured with, a directory or id;
+    `all-MiniLM-L6-v2`, the paper's, is also found in the package of the `embeddings` extra. Empty: not measured."""
 
 
 class CheckpointConfig(Section):

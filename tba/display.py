@@ -18,8 +18,8 @@ from rich.text import Text
 
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
-from tba.metrics import judged_by
-from tba.progress import Progress
+from tba.metrics import JUDGED_BY
+from tba.progress import Progress, evaluation_text
 
 _PLAIN_SECONDS = 10.0
 _TICK_SECONDS = 0.25
@@ -145,10 +145,11 @@ def _searcher_rows(progress: Progress) -> list[RenderableType]:
     rows: list[RenderableType] = []
     for name, record in sorted(progress.searchers.items()):
         failed = f" · {record['failed']} rewards failed" if record["failed"] else ""
+        kl = "–" if record["kl"] is None else f"{record['kl']:.2f}"
         rows.append(
             Text.assemble(
                 (f"{name:<12}", "bold"),
-                f"{record['tokens_per_second']:,.0f} tok/s · reward {record['reward']:.3f} · KL {record['kl']:.2f} · "
+                f"{record['tokens_per_second']:,.0f} tok/s · reward {record['reward']:.3f} · KL {kl} · "
                 f"length {record['completions/mean_length']:.0f} · weights of step {record['version']}{failed}",
             )
         )
@@ -169,22 +170,11 @@ def _plain_line(progress: Progress) -> str:
 
 def told(record: dict[str, Any]) -> str | None:
     if record["kind"] == "eval":
-        return f"{_clock(record['time'])} step {record['step']:>4}  held-out {_evaluation(record)}"
+        return f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record)}"
     if record["event"] in _QUIET_EVENTS:
         return None
     rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
     return f"[yellow]{record['event'].replace('_', ' ')}[/]: " + ", ".join(f"{k} {v}" for k, v in rest.items())
-
-
-def _evaluation(record: dict[str, Any]) -> str:
-    """The number it is judged by, and what a win rate must not be read without."""
-    name = judged_by(record)
-    value, error = record.get(name), record.get(f"{name}_se")
-    text = f"{name.replace('_', ' ')} " + ("–" if value is None else f"{value:.3f}")
-    text += f" ± {error:.3f}" if error is not None else ""
-    if name == "win_rate":
-        text += f", length {record['completions/mean_length']:.0f} (references {record['reference/mean_length']:.0f})"
-    return text + (f", KL {record['kl']:.2f}" if record.get("kl") is not None else "")
 
 
 def end_table(summary: dict[str, Any], run: Path) -> Table:
@@ -197,7 +187,7 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     table = Table(title="what came out", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")  # a path that is cut off cannot be copied
-    name = "win_rate" if summary.get("win_rate_last") is not None else "accuracy"
+    name = next((name for name in JUDGED_BY if summary.get(f"{name}_last") is not None), JUDGED_BY[0])
     before, after = number(summary[f"{name}_first"], ".3f"), number(summary[f"{name}_last"], ".3f")
     error = number(summary[f"{name}_last_se"], ".3f")
     table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
@@ -205,6 +195,8 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
         length, others = number(summary["length_last"], ".0f"), number(summary["reference_length"], ".0f")
         kl = number(summary["eval_kl_last"], ".2f")
         table.add_row("at", f"length {length} (references {others}), KL {kl}")
+    if summary.get("diversity_last") is not None:
+        table.add_row("diversity", f"{summary['diversity_first']:.3f} → {summary['diversity_last']:.3f}")
     before, after = number(summary["reward_first"], ".3f"), number(summary["reward_last"], ".3f")
     table.add_row("training reward", f"{before} → {after}")
     table.add_row("steps, wall time", f"{summary['steps']} in {_clock(summary['wall_seconds'])}")
@@ -228,7 +220,8 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     checkpoints = list_checkpoints(run)
     if checkpoints:
         table.add_row("its model", str(checkpoints[-1].model))
-        table.add_row("try next", f"tba eval {checkpoints[-1].model} --evaluation.num-samples 16")
+        more = " --evaluation.num-samples 16" if name == "accuracy" else ""
+        table.add_row("try next", f"tba eval {checkpoints[-1].model}{more}")
     table.add_row("", f"tensorboard --logdir {run}")
     return table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,15 @@ class Progress:
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [json.loads(line) for line in lines if line]
+
+
+def evaluation_text(record: Mapping[str, Any]) -> str:
+    """The number an evaluation is judged by, and what that must not be read without."""
+    name = judged_by(record)
+    value, error = record.get(name), record.get(f"{name}_se")
+    text = f"{name.replace('_', ' ')} " + ("–" if value is None else f"{value:.3f}")
+    text += f" ± {error:.3f}" if error is not None else ""
+    if name == "win_rate":
+        text += f", length {record['completions/mean_length']:.0f} (references {record['reference/mean_length']:.0f})"
+    text += f", KL {record['kl']:.2f}" if record.get("kl") is not None else ""
+    return text + (f", diversity {record['diversity']:.3f}" if record.get("diversity") is not None else "")

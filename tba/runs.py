@@ -56,7 +56,20 @@ def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
     """The settings of a run that is resumed, with changes written back. What the data so far rests on stays fixed."""
     config = parse_config(_settings(run), overrides)
     before = read_run_config(run)
-    for fixed in ("model.path", "task", "run.name", "run.root", "run.seed", "run.launcher", "engine.temperature"):
+    fixed_settings = (
+        "model.path",
+        "model.lora_rank",
+        "model.lora_alpha",
+        "model.lora_targets",
+        "objective.kind",
+        "task",
+        "run.name",
+        "run.root",
+        "run.seed",
+        "run.launcher",
+        "engine.temperature",
+    )
+    for fixed in fixed_settings:
         section, _, key = fixed.partition(".")
         old, new = getattr(before, section), getattr(config, section)
         if (getattr(old, key) != getattr(new, key)) if key else old != new:

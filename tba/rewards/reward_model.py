@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tba.rewards.functions import RewardFactory
+from tba.rewards.pretrained import from_pretrained
 from tba.types import TbaError
 
 if TYPE_CHECKING:
@@ -39,19 +40,10 @@ class RewardModel:
         device: str = "cpu",
         name: str = "reward_model",
     ) -> None:
-        import torch
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-        from transformers.utils import logging
-
         check_scorer(path)
-        logging.disable_progress_bar()
+        self._model, self._tokenizer = from_pretrained("reward model", path, "AutoModelForSequenceClassification")
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(path)
-            self._model = AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise TbaError(f"reward model {path!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
-        try:
-            self._model.eval().requires_grad_(False).to(device)
+            self._model.to(device)
         except (RuntimeError, AssertionError) as error:
             raise TbaError(f"reward.model_device = {device!r} cannot be used: {error}") from error
         self.__name__ = name  # what metrics call it

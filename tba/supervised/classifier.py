@@ -35,7 +35,7 @@ Example = tuple[str, float]
 
 def run(options: ClassifierOptions) -> dict[str, Any]:
     options.check_output()
-    check_model(options.model, trust_remote_code=False)
+    check_model(options.model)
     train, held_out, num_unlabelled = _examples(options)
     need_trl()
     use_cores(options.num_threads)

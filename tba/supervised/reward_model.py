@@ -36,7 +36,7 @@ from tba.types import TbaError
 
 def run(options: RewardModelOptions) -> dict[str, Any]:
     options.check_output()
-    check_model(options.model, trust_remote_code=False)
+    check_model(options.model)
     # Who is held out is decided here, by prompt; the task's own split by rows would tear pairs of one prompt apart.
     task_config = options.task.model_copy(update={"num_eval": 0, "eval_data": None})
     for number, problem in enumerate(load_task(task_config, lambda content: ("", (0,))).train, 1):

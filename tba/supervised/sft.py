@@ -29,7 +29,7 @@ from tba.types import TbaError
 
 def run(options: SftOptions) -> dict[str, Any]:
     options.check_output()
-    check_model(options.model, trust_remote_code=False)
+    check_model(options.model)
     _check_demonstrations(load_task(options.task, lambda content: ("", (0,))).train)
     need_trl()
     use_cores(options.num_threads)
