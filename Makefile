@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# With what the tests exercise of the optional packages.
+EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench vllm docs model clean
@@ -20,7 +22,7 @@ help:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tba needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $(READY)
 
 demo: $(READY)

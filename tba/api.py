@@ -47,7 +47,7 @@ def train(
     *,
     model: str | Path | None = None,
     dataset: Rows | None = None,
-    reward: Reward | Sequence[Reward] | None = None,
+    reward: Reward | Sequence[Reward] | Mapping[str, Any] | None = None,
     reward_weights: Sequence[float] = (),
     overwrite: bool = False,
     **sections: Mapping[str, Any],
@@ -55,8 +55,8 @@ def train(
     """Train a model. Give a `Config`, or a model, a dataset and a reward function; sections as keywords refine it.
 
     `dataset` is a path, a hub id, or rows (a list of dicts or a Hugging Face `Dataset`); `reward` an importable
-    function with TRL's signature, or its `module:function`. Call it under `if __name__ == "__main__":`, because the
-    processes of the run import your module.
+    function with TRL's signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). Call it
+    under `if __name__ == "__main__":`, because the processes of the run import your module.
     """
     if config is None:
         config = parse_config(*_settings(model, dataset, reward, reward_weights, sections))
@@ -92,7 +92,7 @@ def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
 def _settings(
     model: str | Path | None,
     dataset: Rows | None,
-    reward: Reward | Sequence[Reward] | None,
+    reward: Reward | Sequence[Reward] | Mapping[str, Any] | None,
     reward_weights: Sequence[float],
     sections: Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -103,7 +103,9 @@ def _settings(
     if dataset is not None:
         root = Path(str(sections.get("run", {}).get("root", "runs")))
         given["task"] = {"kind": "custom", "data": _data_path(dataset, root)}
-    if reward is not None:
+    if isinstance(reward, Mapping):
+        given["reward"] = dict(reward)
+    elif reward is not None:
         several = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
         given["reward"] = {"functions": [_import_path(r) for r in several], "weights": list(reward_weights)}
     return given, sections

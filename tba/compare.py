@@ -1,31 +1,119 @@
-"""`tba compare RUN RUN …`: summaries side by side."""
+"""`tba compare RUN RUN …`: summaries side by side, and what each evaluation reached."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tba.metrics import read_metrics
 from tba.summary import FILE
 from tba.types import TbaError
 
 
-def show_comparison(runs: Sequence[Path]) -> None:
+@dataclass(frozen=True)
+class Point:
+    """One evaluation of one run: what was won, and at which KL to the reference."""
+
+    run: str
+    step: int
+    kl: float
+    win_rate: float
+    win_rate_se: float | None
+    length: float | None
+    reference_length: float | None
+
+
+def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
     summaries = [_read(run) for run in runs]
-    table = Table("", *(run.name for run in runs))
-    for key in summaries[0]:
-        table.add_row(key, *(_cell(summary.get(key)) for summary in summaries))
-    Console(highlight=False).print(table)
+    names = _names(runs)
+    table = Table("", *names)
+    for key in dict.fromkeys(key for summary in summaries for key in summary):
+        if any(summary.get(key) is not None for summary in summaries):
+            table.add_row(key, *(_cell(summary.get(key)) for summary in summaries))
+    console = Console(highlight=False)
+    console.print(table)
+    records = {name: _evaluations(run) for name, run in zip(names, runs, strict=True)}
+    points = [point for name, evals in records.items() for point in points_of(name, evals)]
+    if points:
+        console.print(_front_table(points))
+    if plot is None:
+        return
+    from tba.plots import draw_accuracy, draw_front
+
+    if points:
+        draw_front(points, pareto_front(points), plot)
+    elif any((curves := {name: accuracy_of(evals) for name, evals in records.items()}).values()):
+        draw_accuracy(curves, plot)
+    else:
+        raise TbaError("none of these runs has an evaluation to draw: turn evaluation.period on")
+    console.print(f"drawn: {plot}")
+
+
+def points_of(name: str, evals: Sequence[dict[str, Any]]) -> list[Point]:
+    """The evaluations that have both a win rate and a KL."""
+    return [
+        Point(
+            run=name,
+            step=e["step"],
+            kl=e["kl"],
+            win_rate=e["win_rate"],
+            win_rate_se=e.get("win_rate_se"),
+            length=e.get("completions/mean_length"),
+            reference_length=e.get("reference/mean_length"),
+        )
+        for e in evals
+        if e.get("win_rate") is not None and e.get("kl") is not None
+    ]
+
+
+def accuracy_of(evals: Sequence[dict[str, Any]]) -> list[tuple[int, float, float | None]]:
+    return [(e["step"], e["accuracy"], e.get("accuracy_se")) for e in evals if e.get("accuracy") is not None]
+
+
+def pareto_front(points: Sequence[Point]) -> list[Point]:
+    """Those that no other beats: none has at least their win rate at no more KL, and more or less of one. By KL."""
+    front: list[Point] = []
+    best = -1.0
+    for point in sorted(points, key=lambda p: (p.kl, -p.win_rate)):
+        if point.win_rate > best:
+            front.append(point)
+            best = point.win_rate
+    return front
+
+
+def _front_table(points: Sequence[Point]) -> Table:
+    front = set(pareto_front(points))
+    table = Table(title="win rate against KL; * on the Pareto front", title_justify="left")
+    for column in ("run", "step", "KL", "win rate", "length", "reference length", ""):
+        table.add_column(column, justify="left" if column in ("run", "") else "right")
+    for p in points:
+        error = "" if p.win_rate_se is None else f" ± {p.win_rate_se:.3f}"
+        mark = "*" if p in front else ""
+        lengths = ("–" if value is None else f"{value:.0f}" for value in (p.length, p.reference_length))
+        table.add_row(p.run, str(p.step), f"{p.kl:.3f}", f"{p.win_rate:.3f}{error}", *lengths, mark)
+    return table
+
+
+def _evaluations(run: Path) -> list[dict[str, Any]]:
+    return sorted((r for r in read_metrics(run) if r["kind"] == "eval"), key=lambda r: r["step"])
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Folder names, or whole paths where two are alike."""
+    names = [run.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 def _read(run: Path) -> dict[str, Any]:
     try:
         summary: dict[str, Any] = json.loads((run / FILE).read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise TbaError(f"{run} has no {FILE}: it is not a run, or has not ended yet") from None
     return summary
 

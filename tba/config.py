@@ -23,6 +23,14 @@ EMBEDDED_MODEL = "arithmetic"
 """`model = "arithmetic"` names the small warm-started policy that ships with the package."""
 
 
+def _comma_list(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
+
+
 class RunConfig(Section):
     """Where the run lives and how its processes are started."""
 
@@ -56,6 +64,12 @@ class ModelConfig(Section):
     """Recompute activations in the backward pass: less memory, about a third more time."""
     logit_chunk_tokens: int = Field(1024, ge=1)
     """Tokens whose vocabulary logits are held at once when log-probabilities are computed."""
+    lora_rank: int = Field(0, ge=0)
+    """Train adapters of this rank instead of the weights (peft, the `lora` extra); 0: train the weights."""
+    lora_alpha: float = Field(16.0, gt=0)
+    """Adapters are scaled by this over the rank."""
+    lora_targets: StringList = ("all-linear",)
+    """Layers that get adapters, by the end of their name (`q_proj,v_proj`); `all-linear`: all but the output head."""
     trust_remote_code: bool = False
     """Allow the model directory to bring its own Python code. Off: such a model is refused."""
 
@@ -68,33 +82,46 @@ def _reward_shorthand(value: Any) -> Any:
     return {"functions": value.split(",")} if isinstance(value, str) else value
 
 
-def _comma_list(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
-FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
-
-
 class RewardConfig(Section):
     """How responses are scored. `reward = "module:function"` is short for `reward.functions`."""
 
     functions: StringList = ()
-    """`module:function` or `file.py:function`, one or several; empty: the task's own reward."""
+    """`module:function` or `file.py:function`, one or several; empty: `model`, or else the task's own reward."""
+    model: str | None = None
+    """A reward model: a Hugging Face directory or id of a sequence classifier with one output. Its score of prompt and
+    response is the reward, or is added to those of `functions`."""
     weights: FloatList = ()
-    """Weight of each function in the sum; empty: 1 each."""
+    """Weight of each function in the sum, the model's last; empty: 1 each."""
+    normalize_mean: float = 0.0
+    """Taken from the model's scores: their mean over reference responses makes those 0."""
+    normalize_std: float = Field(1.0, gt=0)
+    """What the model's scores are divided by after that."""
+    no_eos_score: float | None = None
+    """The model's score for a response that the length limit cut, in place of its own, after normalisation; −1 in the
+    paper. Empty: cut responses are scored like others."""
+    model_batch_size: int = Field(16, ge=1)
+    """Responses the model scores at a time."""
+    model_max_tokens: int | None = Field(None, ge=1)
+    """Longer inputs of the model lose their beginning, and are counted; empty: the model's context."""
+    model_device: str = "cpu"
+    """Device of the model, such as `cuda:1`."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
     max_processes: int = Field(32, ge=1)
     """Reward processes of a Searcher, at most. There is one, and more only while functions spend their time waiting
     (for a judge, a sandbox, a network) rather than computing; 1 if each would hold a model on a device."""
 
+    @property
+    def is_named(self) -> bool:
+        return bool(self.functions) or self.model is not None
+
     @model_validator(mode="after")
     def _check(self) -> RewardConfig:
-        if self.weights and len(self.weights) != len(self.functions):
+        count = len(self.functions) + (self.model is not None)
+        if self.weights and len(self.weights) != count:
+            what = "reward.functions" + (" and reward.model" if self.model is not None else "")
             raise ValueError(
-                f"reward.weights has {len(self.weights)} numbers for {len(self.functions)} reward.functions: "
-                "give one weight for each function"
+                f"reward.weights has {len(self.weights)} numbers for {count} {what}: give one weight for each function"
             )
         return self
 
@@ -112,6 +139,8 @@ class EngineConfig(Section):
     """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.5 times as fast on models of
     100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
     as published."""
+    stop_text: str = ""
+    """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
 
@@ -125,6 +154,19 @@ class SearcherConfig(Section):
     """S: responses generated for a prompt."""
     prompts_per_batch: int = Field(8, ge=1)
     """Prompts generated for at a time: rows in the batch are this times `num_responses`."""
+    temperature_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of batches sampled at a temperature drawn anew from `temperature_low` to `temperature_high`, for
+    exploration; the others, and all log-probabilities that are trained, keep `engine.temperature`."""
+    temperature_low: float = Field(0.7, gt=0)
+    """Lowest temperature of such a batch."""
+    temperature_high: float = Field(2.0, gt=0)
+    """Highest temperature of such a batch."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SearcherConfig:
+        if self.temperature_low > self.temperature_high:
+            raise ValueError("searcher.temperature_low is above searcher.temperature_high: exchange them")
+        return self
 
 
 class BufferConfig(Section):
@@ -145,8 +187,9 @@ class BufferConfig(Section):
 class ObjectiveConfig(Section):
     """What is minimised."""
 
-    kind: Literal["trajectory_balance"] = "trajectory_balance"
-    """The objective."""
+    kind: Literal["trajectory_balance", "trajectory_balance_learned_z"] = "trajectory_balance"
+    """`trajectory_balance` estimates log Z from each group (VarGrad); `…_learned_z` learns it, as the paper's
+    red-teaming does: a linear function of the prompt's mean hidden state."""
     beta: float = Field(0.05, gt=0)
     """Temperature of the target: the optimum is the reference times exp(reward / beta)."""
     beta_final: float | None = Field(None, gt=0)
@@ -157,11 +200,28 @@ class ObjectiveConfig(Section):
     """Steps over which the line runs; empty: half of `trainer.num_steps`, as in the paper's TL;DR runs."""
     beta_stop: int | None = Field(None, ge=1)
     """Step of the jump; empty: an eighth of `trainer.num_steps`."""
+    reference_temperature: float = Field(1.0, gt=0)
+    """γ in the target exp((log π_ref / γ + reward / beta) / T): above 1 the reference holds the policy less."""
+    reference_temperature_final: float | None = Field(None, gt=0)
+    """γ at the end of its schedule; empty: constant."""
+    reference_temperature_steps: int | None = Field(None, ge=1)
+    """Steps over which γ moves; empty: all of `trainer.num_steps`."""
+    reward_temperature: float = Field(1.0, gt=0)
+    """T in that target: above 1 it is flatter, which helps exploration early on."""
+    reward_temperature_final: float | None = Field(None, gt=0)
+    """T at the end of its schedule; empty: constant."""
+    reward_temperature_steps: int | None = Field(None, ge=1)
+    """Steps over which T moves; empty: all of `trainer.num_steps`."""
+    log_z_learning_rate: float = Field(1e-3, gt=0)
+    """Peak learning rate of a learned log Z; it follows the schedule of `trainer.learning_rate`."""
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveConfig:
         if self.beta_schedule != "constant" and self.beta_final is None:
             raise ValueError(f"objective.beta_final is missing: beta_schedule = {self.beta_schedule!r} needs it")
+        for name in ("reference_temperature", "reward_temperature"):
+            if getattr(self, f"{name}_steps") is not None and getattr(self, f"{name}_final") is None:
+                raise ValueError(f"objective.{name}_final is missing: {name}_steps is of no use without it")
         return self
 
 
@@ -238,6 +298,16 @@ class EvaluationConfig(Section):
     """A response counts as correct if its reward is above this."""
     prompts_per_batch: int = Field(64, ge=1)
     """Prompts generated for at a time."""
+    gold_model: str | None = None
+    """Task `tldr`: the reward model that judges responses against reference summaries, never one trained against."""
+    reference_model: str | None = None
+    """For `tba eval` of task `tldr`: the model to measure KL to. Empty: for a checkpoint, the model its run started
+    from; else no KL is reported. In training it is always the starting model."""
+    num_attacks: int = Field(1024, ge=2)
+    """Task `redteam`: attacks sampled for an evaluation, over all attacker prompts."""
+    embedding_model: str = ""
+    """Task `redteam`: sentence-embedding model that diversity is measured with, a directory or id;
+    `all-MiniLM-L6-v2`, the paper's, is also found in the package of the `embeddings` extra. Empty: not measured."""
 
 
 class CheckpointConfig(Section):
@@ -296,8 +366,10 @@ class Config(Section):
             )
         if self.engine.precision == "int8" and self.model.precision != "float32":
             raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
-        if self.task.kind == "custom" and not self.reward.functions:
+        if self.task.kind == "custom" and not self.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")
+        if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
+            raise ValueError("reward is missing: name a reward model with --reward.model PATH_OR_ID")
         return self
 
     @classmethod
@@ -327,7 +399,7 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
     try:
         return Config.model_validate(_merge(base, overrides))
     except ValidationError as error:
-        raise TbaError("; ".join(dict.fromkeys(_one_line(fault) for fault in error.errors()))) from None
+        raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
 
 
 def to_toml(config: Config) -> str:
@@ -342,6 +414,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if key == "task" and isinstance(value, (str, Mapping)):
             # Another kind of task shares no settings with the one it replaces.
             kind = task_shorthand(old)["kind"] if isinstance(old, (str, Mapping)) else None
+            # Data alone means the user's own task, unless the task so far is one that reads data.
             if isinstance(value, str) or ("data" in value and kind not in KINDS_WITH_DATA):
                 value = task_shorthand(value)
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != kind:
@@ -354,7 +427,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _one_line(fault: Any) -> str:
+def one_line_fault(fault: Any) -> str:
     """A pydantic fault as `section.key: what is wrong`."""
     where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
     if fault["type"] == "value_error":

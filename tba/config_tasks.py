@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tba.config_section import Section
 
@@ -151,6 +151,82 @@ class ReasoningGymTaskConfig(Section):
     """Seed of the question sets."""
 
 
+class TldrTaskConfig(Section):
+    """Summaries of Reddit posts (TL;DR), scored by a reward model."""
+
+    kind: Literal["tldr"] = "tldr"
+    """The kind of task; `task = "tldr"` is short for it."""
+    data: str
+    """The file or dataset id with the posts: `post`, and where there are any `title`, `subreddit` and `summary`; or
+    `prompt` and `completion`, the prompt already written out, as in `trl-lib/tldr`."""
+    eval_data: str | None = None
+    """The file or dataset id with held-out posts; without it the last `num_eval` training posts are held out."""
+    split: str = "train"
+    """Split to take of a Hugging Face dataset."""
+    eval_split: str = "validation"
+    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    num_eval: int = Field(256, ge=0)
+    """Held-out posts; 0 with no `eval_data` means no evaluation."""
+    prompt_style: Literal["plain", "chat"] = "plain"
+    """`plain`: a text that ends in `TL;DR:`, for base and SFT models. `chat`: one message of the user, for instruct
+    models."""
+    instruction: str = "Summarize this post in one or two sentences. Write the summary only."
+    """What `chat` asks for, before the post."""
+    max_prompt_tokens: int = Field(512, ge=1)
+    """Longer posts are cut at the end of a paragraph, or else of a sentence; those that cannot be cut are left out."""
+
+
+class RedteamTaskConfig(Section):
+    """Find what makes a model of yours answer badly, before others do: the policy writes prompts that it is given."""
+
+    kind: Literal["redteam"] = "redteam"
+    """The kind of task; `task = "redteam"` is short for it."""
+    data: str | None = None
+    """Rows with an `attacker_prompt`, which the policy continues; empty: one built-in, a list of harmless
+    instructions."""
+    split: str = "train"
+    """Split to take of a Hugging Face dataset."""
+    victim: str
+    """The model under test: a Hugging Face directory or id of a causal LM."""
+    victim_prompt: Literal["auto", "chat", "plain"] = "auto"
+    """`chat` puts an attack in the victim's chat template, `plain` gives it as it is, `auto` takes `chat` where there
+    is a template."""
+    victim_temperature: float = Field(0.7, gt=0)
+    """Temperature of the victim's replies."""
+    victim_top_p: float = Field(0.92, gt=0, le=1)
+    """Nucleus of the victim's replies."""
+    victim_tokens: int = Field(30, ge=1)
+    """Length limit of a reply."""
+    victim_replies: int = Field(5, ge=1)
+    """Replies sampled for an attack; its reward is the mean of their log scores."""
+    classifier: str
+    """What scores replies: a directory or id of a sequence classifier, or of a guard model."""
+    classifier_kind: Literal["sequence_classification", "guard"] = "sequence_classification"
+    """`guard`: a causal LM that is shown attack and reply in its chat template and answers with a word."""
+    classifier_label: str | None = None
+    """The label (or the guard's word) that means harmful; needed unless the classifier has a single output."""
+    classifier_input: Literal["reply", "attack_and_reply"] = "reply"
+    """What a sequence classifier reads. A guard always reads both."""
+    guard_prefix: str = ""
+    """What a guard writes before its word; Llama Guard 3 writes two line breaks."""
+    batch_size: int = Field(64, ge=1)
+    """Replies generated, or classified, at a time."""
+    cache_size: int = Field(20_000, ge=0)
+    """Attacks whose replies and scores are remembered; the ones not asked for longest are forgotten."""
+    min_tokens: int = Field(5, ge=0)
+    """Attacks with fewer tokens, their end not counted, are not put to the victim and get `short_reward`."""
+    short_reward: float = Field(-10.0, le=0)
+    """Reward of an attack that is too short or empty; others have the log of a probability."""
+    seed: int = Field(0, ge=0)
+    """Seeds the victim's replies: the same attack gets the same ones, whenever it is asked."""
+
+    @model_validator(mode="after")
+    def _check(self) -> RedteamTaskConfig:
+        if self.classifier_kind == "guard" and not self.classifier_label:
+            raise ValueError("task.classifier_label is missing: name the word a guard uses, such as unsafe")
+        return self
+
+
 def task_shorthand(value: Any) -> Any:
     """`task = "x"` is short for its kind; settings without one are the user's own data, or arithmetic."""
     if isinstance(value, str):
@@ -166,13 +242,15 @@ TaskConfig = Annotated[
     | Gsm8kTaskConfig
     | MathTaskConfig
     | ReasoningGymTaskConfig
+    | TldrTaskConfig
+    | RedteamTaskConfig
     | CustomTaskConfig,
     Field(discriminator="kind"),
     BeforeValidator(task_shorthand),
 ]
 
-TASK_KINDS = frozenset({"arithmetic", "addition", "gsm8k", "math", "reasoning-gym", "custom"})
+TASK_KINDS = frozenset({"arithmetic", "addition", "gsm8k", "math", "reasoning-gym", "tldr", "redteam", "custom"})
 """All of `task.kind`."""
 
-KINDS_WITH_DATA = frozenset({"gsm8k", "math", "custom"})
+KINDS_WITH_DATA = frozenset({"gsm8k", "math", "tldr", "redteam", "custom"})
 """Kinds of task that have a setting `data`: giving it to one of them does not make it another."""

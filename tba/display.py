@@ -18,7 +18,8 @@ from rich.text import Text
 
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
-from tba.progress import Progress
+from tba.metrics import JUDGED_BY
+from tba.progress import Progress, evaluation_text
 
 _PLAIN_SECONDS = 10.0
 _TICK_SECONDS = 0.25
@@ -130,11 +131,11 @@ def _trainer_row(progress: Progress) -> RenderableType:
     if not progress.train:
         return Text(f"{'trainer':<12}waits for the first groups", style="dim")
     train = progress.train
-    accuracy = f"{progress.evals[-1][1]:.3f} (step {progress.evals[-1][0]})" if progress.evals else "…"
+    held_out = f"{progress.evals[-1][1]:.3f} (step {progress.evals[-1][0]})" if progress.evals else "…"
     first = f" from {progress.evals[0][1]:.3f}" if len(progress.evals) > 1 else ""
     return Text.assemble(
         (f"{'trainer':<12}", "bold"),
-        f"reward {progress.reward:.3f} · held-out accuracy {accuracy}{first} · "
+        f"reward {progress.reward:.3f} · held-out {progress.judged_by.replace('_', ' ')} {held_out}{first} · "
         f"staleness {train['staleness/mean']:.1f} (max {train['staleness/max']}) · "
         f"{train['tokens'] / max(train['step_time'], 1e-9):,.0f} tok/s · buffer {train['buffer/size']:,}",
     )
@@ -144,10 +145,11 @@ def _searcher_rows(progress: Progress) -> list[RenderableType]:
     rows: list[RenderableType] = []
     for name, record in sorted(progress.searchers.items()):
         failed = f" · {record['failed']} rewards failed" if record["failed"] else ""
+        kl = "–" if record["kl"] is None else f"{record['kl']:.2f}"
         rows.append(
             Text.assemble(
                 (f"{name:<12}", "bold"),
-                f"{record['tokens_per_second']:,.0f} tok/s · reward {record['reward']:.3f} · KL {record['kl']:.2f} · "
+                f"{record['tokens_per_second']:,.0f} tok/s · reward {record['reward']:.3f} · KL {kl} · "
                 f"length {record['completions/mean_length']:.0f} · weights of step {record['version']}{failed}",
             )
         )
@@ -168,9 +170,7 @@ def _plain_line(progress: Progress) -> str:
 
 def told(record: dict[str, Any]) -> str | None:
     if record["kind"] == "eval":
-        error = record["accuracy_se"]
-        spread = f" ± {error:.3f}" if error is not None else ""
-        return f"{_clock(record['time'])} step {record['step']:>4}  held-out accuracy {record['accuracy']:.3f}{spread}"
+        return f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record)}"
     if record["event"] in _QUIET_EVENTS:
         return None
     rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
@@ -187,9 +187,16 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     table = Table(title="what came out", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")  # a path that is cut off cannot be copied
-    before, after = number(summary["accuracy_first"], ".3f"), number(summary["accuracy_last"], ".3f")
-    error = number(summary["accuracy_last_se"], ".3f")
-    table.add_row("held-out accuracy", f"{before} → [bold green]{after}[/] ± {error}")
+    name = next((name for name in JUDGED_BY if summary.get(f"{name}_last") is not None), JUDGED_BY[0])
+    before, after = number(summary[f"{name}_first"], ".3f"), number(summary[f"{name}_last"], ".3f")
+    error = number(summary[f"{name}_last_se"], ".3f")
+    table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
+    if name == "win_rate":
+        length, others = number(summary["length_last"], ".0f"), number(summary["reference_length"], ".0f")
+        kl = number(summary["eval_kl_last"], ".2f")
+        table.add_row("at", f"length {length} (references {others}), KL {kl}")
+    if summary.get("diversity_last") is not None:
+        table.add_row("diversity", f"{summary['diversity_first']:.3f} → {summary['diversity_last']:.3f}")
     before, after = number(summary["reward_first"], ".3f"), number(summary["reward_last"], ".3f")
     table.add_row("training reward", f"{before} → {after}")
     table.add_row("steps, wall time", f"{summary['steps']} in {_clock(summary['wall_seconds'])}")
@@ -213,7 +220,8 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     checkpoints = list_checkpoints(run)
     if checkpoints:
         table.add_row("its model", str(checkpoints[-1].model))
-        table.add_row("try next", f"tba eval {checkpoints[-1].model} --evaluation.num-samples 16")
+        more = " --evaluation.num-samples 16" if name == "accuracy" else ""
+        table.add_row("try next", f"tba eval {checkpoints[-1].model}{more}")
     table.add_row("", f"tensorboard --logdir {run}")
     return table
 

@@ -6,18 +6,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, get_scheduler
 
 from tba.config import TrainerConfig
 
 
 class Optimization:
-    def __init__(self, model: PreTrainedModel, config: TrainerConfig) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: TrainerConfig,
+        *,
+        log_z: nn.Module | None = None,
+        log_z_learning_rate: float = 1e-3,
+    ) -> None:
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self._named.values())
+        """The policy's. A learned log Z has a rate of its own, and its gradient is not part of the policy's norm."""
+        groups: list[dict[str, Any]] = [{"params": self.parameters}]
+        if log_z is not None:
+            self._named |= {f"log_z.{name}": p for name, p in log_z.named_parameters()}
+            groups.append({"params": list(log_z.parameters()), "lr": log_z_learning_rate, "weight_decay": 0.0})
         self._optimizer = torch.optim.AdamW(
-            self.parameters,
+            groups,
             lr=config.learning_rate,
             betas=(config.adam_beta1, config.adam_beta2),
             weight_decay=config.weight_decay,
@@ -52,7 +64,7 @@ class Optimization:
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
             self._optimizer.state[self._named[name]][kind] = value.clone()
-        self._schedule.load_state_dict({**schedule, "lr_lambdas": [None]})
+        self._schedule.load_state_dict({**schedule, "lr_lambdas": [None] * len(self._optimizer.param_groups)})
         for group, rate in zip(self._optimizer.param_groups, self._schedule.get_last_lr(), strict=True):
             group["lr"] = rate
 

@@ -83,14 +83,24 @@ def token_logprobs(
     With shared attention each prompt is computed once for all its responses; the vocabulary projection touches
     response positions only, in chunks, so (tokens × vocabulary) is never held.
     """
+    return logprobs_and_prompts(model, packed, temperature=temperature, chunk_tokens=chunk_tokens, bf16=bf16)[0]
+
+
+def logprobs_and_prompts(
+    model: PreTrainedModel, packed: PackedTokens, *, temperature: float, chunk_tokens: int, bf16: bool
+) -> tuple[Tensor, Tensor]:
+    """`token_logprobs`, and from the same pass the mean of each prompt's last hidden states, (G, H), detached."""
     with _autocast(bf16):
         if not uses_shared_prompt(model):
             return _padded_logprobs(model, packed, temperature)
-        hidden_TH = _packed_hidden(model, packed).index_select(0, packed.predictor_T)
+        hidden_NH = _packed_hidden(model, packed)
+        hidden_TH = hidden_NH.index_select(0, packed.predictor_T)
         head = model.get_output_embeddings()
-        return target_logprobs(
+        logprobs_T = target_logprobs(
             hidden_TH, head.weight, getattr(head, "bias", None), packed.target_T, temperature, chunk_tokens
         )
+    rows = zip(packed.prompt_index_GP, packed.prompt_lengths_G.tolist(), strict=True)
+    return logprobs_T, torch.stack([hidden_NH.detach()[index[:n]].float().mean(dim=0) for index, n in rows])
 
 
 def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
@@ -124,7 +134,7 @@ def _layout(packed: PackedTokens) -> PackedGroups:
     )
 
 
-def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> Tensor:
+def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> tuple[Tensor, Tensor]:
     """The plain forward: every response a row of its own, prompt included, padded to the longest.
 
     Right for any causal LM, since nothing but its own forward is used. Costs the prompt once per response.
@@ -137,11 +147,18 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
     rows = [torch.cat([prompts[g], target[:-1]]) for g, target in zip(groups_R, targets, strict=True)]
     ids_RS = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     seen_RS = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    logits_RSV = model(input_ids=ids_RS, attention_mask=seen_RS, use_cache=False).logits
+    last: list[Tensor] = []  # the hidden states the head reads; asking the model for them would keep every layer's
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: last.append(inputs[0].detach()))
+    try:
+        logits_RSV = model(input_ids=ids_RS, attention_mask=seen_RS, use_cache=False).logits
+    finally:
+        hook.remove()
     spans = [(r, lengths_G[g] - 1, n) for r, (g, n) in enumerate(zip(groups_R, counts_R, strict=True))]
     logits_TV = torch.cat([logits_RSV[r, first : first + n] for r, first, n in spans])
     logprobs_TV = (logits_TV.float() / temperature).log_softmax(dim=-1)
-    return logprobs_TV.gather(1, packed.target_T.unsqueeze(1)).squeeze(1)
+    first_rows = [groups_R.index(g) for g in range(len(lengths_G))]
+    prompt_GH = torch.stack([last[0][r, :n].float().mean(dim=0) for r, n in zip(first_rows, lengths_G, strict=True)])
+    return logprobs_TV.gather(1, packed.target_T.unsqueeze(1)).squeeze(1), prompt_GH
 
 
 def _autocast(bf16: bool) -> AbstractContextManager[Any]:

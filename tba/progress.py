@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import FILE
+from tba.metrics import FILE, judged_by
 
 _WINDOW = 20
 
@@ -23,6 +24,7 @@ class Progress:
         self.train: dict[str, Any] = {}
         self.searchers: dict[str, dict[str, Any]] = {}
         self.evals: list[tuple[int, float]] = []
+        self.judged_by = "accuracy"
         self.rewards: deque[float] = deque(maxlen=_WINDOW)
         self.num_failed = 0
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
@@ -42,7 +44,7 @@ class Progress:
                 self.num_failed += record["failed"]
             else:
                 if record["kind"] == "eval":
-                    self.evals.append((record["step"], record["accuracy"]))
+                    self._take_evaluation(record)
                 told.append(record)
         return told
 
@@ -57,6 +59,12 @@ class Progress:
             return None
         (first, start), (last, end) = self._step_times[0], self._step_times[-1]
         return (end - start) / max(1, last - first) * (self.num_steps - self.step)
+
+    def _take_evaluation(self, record: dict[str, Any]) -> None:
+        self.judged_by = judged_by(record)
+        value = record.get(self.judged_by)
+        if value is not None:
+            self.evals.append((record["step"], value))
 
     def _take_step(self, record: dict[str, Any]) -> None:
         self.step = record["step"]
@@ -73,3 +81,15 @@ class Progress:
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [json.loads(line) for line in lines if line]
+
+
+def evaluation_text(record: Mapping[str, Any]) -> str:
+    """The number an evaluation is judged by, and what that must not be read without."""
+    name = judged_by(record)
+    value, error = record.get(name), record.get(f"{name}_se")
+    text = f"{name.replace('_', ' ')} " + ("–" if value is None else f"{value:.3f}")
+    text += f" ± {error:.3f}" if error is not None else ""
+    if name == "win_rate":
+        text += f", length {record['completions/mean_length']:.0f} (references {record['reference/mean_length']:.0f})"
+    text += f", KL {record['kl']:.2f}" if record.get("kl") is not None else ""
+    return text + (f", diversity {record['diversity']:.3f}" if record.get("diversity") is not None else "")

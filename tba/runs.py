@@ -56,7 +56,20 @@ def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
     """The settings of a run that is resumed, with changes written back. What the data so far rests on stays fixed."""
     config = parse_config(_settings(run), overrides)
     before = read_run_config(run)
-    for fixed in ("model.path", "task", "run.name", "run.root", "run.seed", "run.launcher", "engine.temperature"):
+    fixed_settings = (
+        "model.path",
+        "model.lora_rank",
+        "model.lora_alpha",
+        "model.lora_targets",
+        "objective.kind",
+        "task",
+        "run.name",
+        "run.root",
+        "run.seed",
+        "run.launcher",
+        "engine.temperature",
+    )
+    for fixed in fixed_settings:
         section, _, key = fixed.partition(".")
         old, new = getattr(before, section), getattr(config, section)
         if (getattr(old, key) != getattr(new, key)) if key else old != new:
@@ -67,10 +80,14 @@ def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
 
 
 def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
-    """Settings to evaluate a model with: those of the run it is a checkpoint of, or of the demo, or the defaults."""
+    """Settings to evaluate a model with: those of the run it is a checkpoint of, or of the demo, or the defaults.
+
+    A run's starting model is what its checkpoints are compared with, unless another is named.
+    """
     run = _run_of(model)
     if run is not None:
         base = _settings(run)
+        base["evaluation"] = {"reference_model": base["model"]["path"], **base.get("evaluation", {})}
     else:
         base = embedded_settings() if model == EMBEDDED_MODEL else {}
     base["model"] = {**(base["model"] if isinstance(base.get("model"), dict) else {}), "path": model}

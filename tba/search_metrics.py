@@ -16,6 +16,7 @@ from tba.types import Response, TokenLogprobs
 class SearchTally:
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
+        self._reported: dict[str, list[float]] = defaultdict(list)
         self._since = time.monotonic()
 
     @property
@@ -32,6 +33,8 @@ class SearchTally:
         reference: Sequence[TokenLogprobs],
         scores: Scores,
         reward_names: Sequence[str],
+        *,
+        on_policy: bool = True,
     ) -> None:
         """Take in one group, used or dropped."""
         sums = self._sums
@@ -43,11 +46,15 @@ class SearchTally:
         sums["scored"] += len(rewards)
         sums["failed"] += len(responses) - len(rewards)
         sums["reward"] += sum(rewards)
-        sums["log_ratio"] += sum(
-            r.logprob - float(view.sum(dtype=np.float64)) for r, view in zip(responses, reference, strict=True)
-        )
+        if on_policy:
+            sums["on_policy"] += len(responses)
+            sums["log_ratio"] += sum(
+                r.logprob - float(view.sum(dtype=np.float64)) for r, view in zip(responses, reference, strict=True)
+            )
         for name, values in zip(reward_names, zip(*scores.parts, strict=True), strict=True):
             sums[f"rewards/{name}"] += float(np.nansum(values))
+        for name, value in scores.metrics.items():
+            self._reported[name].append(value)
 
     def count_dropped_group(self) -> None:
         self._sums["groups_dropped"] += 1
@@ -61,10 +68,11 @@ class SearchTally:
             **{name: int(sums[name]) for name in ("groups", "groups_dropped", "tokens", "failed")},
             "tokens_per_second": sums["tokens"] / seconds,
             "reward": sums["reward"] / scored,
-            # Responses are samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).
-            "kl": sums["log_ratio"] / responses,
+            # Of samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).
+            "kl": sums["log_ratio"] / sums["on_policy"] if sums["on_policy"] else None,
             "completions/mean_length": sums["tokens"] / responses,
             "completions/clipped_ratio": 1 - sums["finished"] / responses,
             **{f"{name}/mean": total / scored for name, total in sums.items() if name.startswith("rewards/")},
+            **{f"rewards/{name}": sum(values) / len(values) for name, values in self._reported.items()},
             **{f"seconds/{kind}": round(seconds, 3) for kind, seconds in spent.items()},
         }

@@ -11,6 +11,7 @@ from typing import Any
 from tba.activity import Activity
 from tba.channels.base import GroupSender, WeightSubscriber
 from tba.engines.base import Engine
+from tba.exploration import Exploration
 from tba.policy import Reference
 from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer, Scores
@@ -34,6 +35,8 @@ class Searched:
     problems: Sequence[Problem]
     responses: list[list[Response]]
     reference: list[list[TokenLogprobs]]
+    on_policy: bool
+    """Sampled at the policy's own temperature."""
 
 
 class Searcher:
@@ -52,6 +55,7 @@ class Searcher:
         reference: Reference,
         scorer: Scorer,
         prompts: PromptStream,
+        exploration: Exploration,
         weights: WeightSubscriber,
         groups: GroupSender,
         num_responses: int,
@@ -67,6 +71,7 @@ class Searcher:
         self.reference = reference
         self.scorer = scorer
         self.prompts = prompts
+        self.exploration = exploration
         self.weights = weights
         self.groups = groups
         self.num_responses = num_responses
@@ -117,16 +122,20 @@ class Searcher:
         if self.budget is not None:
             count = min(count, self.budget - self._handed_up)
         problems = self.prompts.take(count)
+        temperature = self.exploration.draw()
         with self.activity("generate", f"{len(problems)} prompts × {self.num_responses}"):
             between_steps = self._load_newer if self.in_flight_updates else None
             responses = self.engine.generate(
-                [p.prompt for p in problems], self.num_responses, between_steps=between_steps
+                [p.prompt for p in problems],
+                self.num_responses,
+                temperature=temperature,
+                between_steps=between_steps,
             )
         self.scorer.submit([p.request(r) for p, r in zip(problems, responses, strict=True)])
         with self.activity("reference"):
             answered = [(p.prompt, r) for p, r in zip(problems, responses, strict=True)]
             reference = self.reference.token_logprobs(answered)
-        self._pending.append(Searched(problems, responses, reference))
+        self._pending.append(Searched(problems, responses, reference, temperature is None))
         # Scores that are slow in coming arrive during later generations, within limits: data should not grow old here.
         while self._pending and (
             self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES or self.scorer.ready()
@@ -145,6 +154,7 @@ class Searcher:
         """What repeats this Searcher from here on, given the weights."""
         return {
             "prompts": self.prompts.state(),
+            "exploration": self.exploration.state(),
             "engine": self.engine.state(),
             "serial": self.serial,
             "evaluated": self.evaluated,
@@ -152,6 +162,7 @@ class Searcher:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.prompts.restore(state["prompts"])
+        self.exploration.restore(state["exploration"])
         self.engine.restore(state["engine"])
         self.serial = state["serial"]
         self.evaluated = state["evaluated"]
@@ -178,7 +189,7 @@ class Searcher:
         for problem, responses, reference, scores in zip(
             batch.problems, batch.responses, batch.reference, all_scores, strict=True
         ):
-            self._tally.count(responses, reference, scores, self.scorer.names)
+            self._tally.count(responses, reference, scores, self.scorer.names, on_policy=batch.on_policy)
             for failure in scores.failures[: MAX_EVENTS_PER_BATCH - num_events]:
                 num_events += 1
                 values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}

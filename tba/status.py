@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tba.activity import read_activities
 from tba.metrics import read_metrics
+from tba.progress import evaluation_text
 from tba.runs import read_run_config
 from tba.types import TbaError
 
@@ -37,8 +38,8 @@ def show_status(run: Path) -> int:
     step, last = (steps[-1] if steps else 0), config.trainer.num_steps
     state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
     console = Console(highlight=False)
-    accuracy = f", held-out accuracy {evals[-1]['accuracy']:.3f} at step {evals[-1]['step']}" if evals else ""
-    console.print(f"[bold]{run}[/]: {state}, step {step} of {last}{accuracy}")
+    held_out = f", held-out {evaluation_text(evals[-1])} at step {evals[-1]['step']}" if evals else ""
+    console.print(f"[bold]{run}[/]: {state}, step {step} of {last}{held_out}")
     table = Table("process", "pid", "now", "for", "holds")
     for activity in activities:
         table.add_row(*_row(activity, alive[activity["process"]]))

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import read_metrics
+from tba.metrics import JUDGED_BY, read_metrics
 
 FILE = "summary.json"
 REWARD_WINDOW = 10
@@ -28,13 +28,11 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         counts.update({int(k): v for k, v in record["staleness/counts"].items()})
     waited, published = _shares(train)
     return {
-        "accuracy_first": evals[0]["accuracy"] if evals else None,
-        "accuracy_last": evals[-1]["accuracy"] if evals else None,
-        "accuracy_last_se": evals[-1]["accuracy_se"] if evals else None,
-        "accuracy_best": max((e["accuracy"] for e in evals), default=None),
+        **_spans(evals),
+        **(_beside_win_rate(evals[-1]) if any("win_rate" in e for e in evals) else {}),
         "reward_first": _mean([r["reward"] for r in train[:REWARD_WINDOW]]),
         "reward_last": _mean([r["reward"] for r in train[-REWARD_WINDOW:]]),
-        "kl_last": search[-1]["kl"] if search else None,
+        "kl_last": next((r["kl"] for r in reversed(search) if r["kl"] is not None), None),
         "steps": train[-1]["step"] if train else 0,
         "wall_seconds": round(wall, 3),
         "tokens_generated": sum(r["tokens"] for r in search),
@@ -50,6 +48,32 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rewards_failed": sum(r["failed"] for r in search),
         "groups_dropped": sum(r["groups_dropped"] for r in search),
         "searchers_restarted": events["searcher_restarted"],
+    }
+
+
+def _spans(evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How the numbers of the evaluations moved. Accuracy is null where the task has none, others are left out."""
+    others = [name for name in (*JUDGED_BY[1:], "diversity") if any(name in e for e in evals)]
+    return {key: value for name in (JUDGED_BY[0], *others) for key, value in _span(name, evals).items()}
+
+
+def _span(name: str, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = [e for e in evals if e.get(name) is not None]
+    return {
+        f"{name}_first": found[0][name] if found else None,
+        f"{name}_last": found[-1][name] if found else None,
+        f"{name}_last_se": found[-1].get(f"{name}_se") if found else None,
+        f"{name}_best": max((e[name] for e in found), default=None),
+    }
+
+
+def _beside_win_rate(last: Mapping[str, Any]) -> dict[str, Any]:
+    """A win rate never comes without its lengths and its KL."""
+    return {
+        "length_last": last.get("completions/mean_length"),
+        "reference_length": last.get("reference/mean_length"),
+        "eval_kl_last": last.get("kl"),
+        "paper_perplexity_last": last.get("paper_perplexity"),
     }
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from tba.types import Group, Prompt, Response, Trajectory
 
@@ -37,6 +46,35 @@ def save_tiny_model(directory: Path, *, alphabet: str = ALPHABET, hidden_size: i
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def save_tiny_classifier(
+    directory: Path, labels: Sequence[str], *, decoder: bool = False, problem_type: str | None = None
+) -> Path:
+    """Write a random sequence classifier over the same characters, an encoder or a decoder."""
+    tokenizer = character_tokenizer()
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "pad_token_id": tokenizer.pad_token_id,
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: i for i, name in enumerate(labels)},
+        "initializer_range": 0.5,
+        "problem_type": problem_type,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model: PreTrainedModel = (
+            LlamaForSequenceClassification(LlamaConfig(**sizes))
+            if decoder
+            else BertForSequenceClassification(BertConfig(**sizes))
+        )
+        model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 

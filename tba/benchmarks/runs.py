@@ -62,4 +62,4 @@ def accuracy_of(model: Path, **settings: Mapping[str, Any]) -> float:
     engine, tokenizer, loaded = build_engine(config)
     task = build_task(config, tokenizer, loaded)
     with build_scorer(config, task) as scorer:
-        return float(build_evaluator(config, engine, scorer, task)().values["accuracy"])
+        return float(build_evaluator(config, engine, scorer, task, tokenizer=tokenizer)().values["accuracy"])

@@ -20,12 +20,14 @@ class Engine(Protocol):
         num_responses: int,
         *,
         greedy: bool = False,
+        temperature: float | None = None,
         full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
-        """`num_responses` responses to each prompt. `between_steps` is called between decoding steps and may `load`.
+        """`num_responses` responses to each prompt, at the engine's own temperature if none is given.
 
         An engine may explore with a coarser copy of the weights. With `full_precision` it uses those published.
+        `between_steps` is called between decoding steps and may `load`.
         """
         ...
 

@@ -78,12 +78,14 @@ class PackedLayers:
                     self._layers.append(layer)
         if precision == "int8" and not self._layers:
             raise TbaError(f"engine.precision = 'int8' finds no linear layers in {type(model).__name__}: use 'float32'")
-        self.pack()
-
-    def pack(self) -> None:
-        """Take the weights as they are now: after each publication."""
         for layer in self._layers:
             layer.pack()
+
+    def pack(self) -> None:
+        """Take the weights as they are now, after a publication: of trainable ones, since no others are published."""
+        for layer in self._layers:
+            if layer.weight.requires_grad:
+                layer.pack()
 
     def set_full_precision(self, full_precision: bool) -> None:
         for layer in self._layers:

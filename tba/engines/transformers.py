@@ -30,6 +30,7 @@ class TransformersEngine:
         seed: int,
         bf16: bool = False,
         precision: Precision = "float32",
+        stop_text: str = "",
     ) -> None:
         """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced."""
         self._model = model
@@ -38,7 +39,7 @@ class TransformersEngine:
         self._max_new_tokens = max_new_tokens
         self._bf16 = bf16
         self._generator = torch.Generator().manual_seed(seed)
-        self._stop = sorted(stop_tokens(model, tokenizer))
+        self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = -1  # as loaded; the first publication is newer
         # Under autocast plain layers choose the kernel; a packed one would stay float32.
         self._layers = None if bf16 else PackedLayers(model, precision)
@@ -66,13 +67,15 @@ class TransformersEngine:
         num_responses: int,
         *,
         greedy: bool = False,
+        temperature: float | None = None,
         full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
         if self._layers is not None:
             self._layers.set_full_precision(full_precision)
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
-            rows = self._decode(prompts, num_responses, greedy, between_steps)
+            generator = None if greedy else self._generator
+            rows = self._decode(prompts, num_responses, temperature or self._temperature, generator, between_steps)
         texts = self._tokenizer.batch_decode([tokens.tolist() for tokens, _, _ in rows], skip_special_tokens=True)
         stop = set(self._stop)
         responses = [
@@ -82,7 +85,12 @@ class TransformersEngine:
         return [responses[i : i + num_responses] for i in range(0, len(responses), num_responses)]
 
     def _decode(
-        self, prompts: Sequence[Prompt], num_responses: int, greedy: bool, between_steps: Callable[[], None] | None
+        self,
+        prompts: Sequence[Prompt],
+        num_responses: int,
+        temperature: float,
+        generator: torch.Generator | None,
+        between_steps: Callable[[], None] | None,
     ) -> list[tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]]:
         """The decoding loop: every response draws from its slot, then the slots of those that go on take a token."""
         N, L = len(prompts) * num_responses, self._max_new_tokens
@@ -94,9 +102,7 @@ class TransformersEngine:
         lengths_N = np.zeros(N, dtype=np.int64)
         versions: list[int] = []
         for t in range(L):
-            drawn_A, logprobs_A = draw_tokens(
-                logits_RV, branches.slot_A, self._temperature, None if greedy else self._generator
-            )
+            drawn_A, logprobs_A = draw_tokens(logits_RV, branches.slot_A, temperature, generator)
             tokens_NL[branches.active_A, t] = drawn_A
             logprobs_NL[branches.active_A, t] = logprobs_A
             lengths_N[branches.active_A] = t + 1
@@ -117,11 +123,15 @@ class TransformersEngine:
         ]
 
 
-def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Every token that ends a response: the tokenizer's and those of the generation config."""
+def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:
+    """Every token that ends a response: the tokenizer's, those of the generation config, and those with this text."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     listed = configured if isinstance(configured, Iterable) else [configured]
-    return {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
+    found = {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
+    if stop_text:
+        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        found |= {token for token, text in enumerate(texts) if stop_text in text}
+    return found
 
 
 def _runs(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:

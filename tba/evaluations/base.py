@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tba.engines.base import Engine
-from tba.rewards.scorer import Scorer
+from tba.rewards.scorer import Scorer, Scores
 from tba.tasks.base import Problem
 from tba.types import Response
 
@@ -71,17 +71,19 @@ def graded(
         scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
         for problem, row, scored in zip(part, responses, scores, strict=True):
             yield [
-                Answer(problem, response, reward, greedy, _parts(scorer.names, values))
-                for response, reward, values in zip(row, scored.rewards, scored.parts, strict=True)
+                Answer(problem, response, reward, greedy, _notes(scorer.names, scored, i))
+                for i, (response, reward) in enumerate(zip(row, scored.rewards, strict=True))
             ]
         progress(len(part))
 
 
-def _parts(names: Sequence[str], values: Sequence[float]) -> dict[str, Any]:
-    """What each reward function gave, where there is more than one to tell apart."""
-    if len(names) < 2:
-        return {}
-    return {f"rewards/{name}": None if math.isnan(value) else value for name, value in zip(names, values, strict=True)}
+def _notes(names: Sequence[str], scores: Scores, i: int) -> dict[str, Any]:
+    """What functions noted of a response, and what each of them gave where there is more than one to tell apart."""
+    parts = zip(names, scores.parts[i], strict=True) if len(names) > 1 else ()
+    return {
+        **{f"rewards/{name}": None if math.isnan(value) else value for name, value in parts},
+        **{name: values[i] for name, values in scores.extras.items()},
+    }
 
 
 def response_values(answers: Sequence[Answer]) -> dict[str, Any]:

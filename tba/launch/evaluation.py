@@ -28,7 +28,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     os.environ.update(thread_environment(num_threads))
     import torch
 
-    from tba.build import build_engine, build_evaluator, build_scorer, build_task
+    from tba.build import build_engine, build_evaluator, build_scorer, build_task, load_reference
 
     torch.set_num_threads(num_threads)
     engine, tokenizer, model = build_engine(config)
@@ -39,7 +39,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
         print(f"{count} rows skipped: {why}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
-        evaluator = build_evaluator(config, engine, scorer, task)
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=load_reference(config))
         shown = bar.add_task(f"{task.name}: prompts", total=evaluator.num_prompts)
         result = evaluator(lambda done: bar.advance(shown, done))
     _write(output, result.answers)

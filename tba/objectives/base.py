@@ -19,4 +19,13 @@ class Loss:
 
 
 class Objective(Protocol):
-    def __call__(self, policy_GK: Tensor, reference_GK: Tensor, reward_GK: Tensor, *, beta: float) -> Loss: ...
+    def __call__(
+        self,
+        policy_GK: Tensor,
+        reference_GK: Tensor,
+        reward_GK: Tensor,
+        *,
+        beta: float,
+        reference_weight: float = ...,
+        log_z_G1: Tensor | None = ...,
+    ) -> Loss: ...

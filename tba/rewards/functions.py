@@ -2,8 +2,9 @@
 
 A reward function takes `prompts`, `completions`, `completion_ids`, `finished` (the completion ended by itself) and the
 columns of the data, all as keywords and as lists with one entry for each completion, and returns a list of numbers,
-with None for "not applicable". It may be `async`. What it returns is checked elsewhere (`scoring`), and so is how
-long it takes (`process`).
+with None for "not applicable". It may be `async`. With `log_extra(column, values)` it may note further values, one for
+each completion, and with `log_metric(name, value)` report a number about the group. What it returns is checked
+elsewhere (`scoring`), and so is how long it takes (`process`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tba.types import TbaError
 RewardFunction = Callable[..., Any]
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-STANDARD_KEYWORDS = ("prompts", "completions", "completion_ids", "finished")
+STANDARD_KEYWORDS = ("prompts", "completions", "completion_ids", "finished", "log_extra", "log_metric")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tba.rewards.functions import RewardFunction, Run, call, describe
@@ -53,6 +53,10 @@ class Scores:
     parts: tuple[tuple[float, ...], ...]
     """For each completion what each function gave, unweighted; NaN where it gave None or failed."""
     failures: tuple[Failure, ...]
+    extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What functions noted with `log_extra`: by column, one plain value for each completion."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What functions reported with `log_metric`, and the means of extras that are numbers, as `function/name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,11 @@ def score_group(
 ) -> Scores:
     """Run every function on the group. `announce` hears the name of each before it runs."""
     verdicts = []
+    extras: dict[str, tuple[Any, ...]] = {}
+    metrics: dict[str, float] = {}
     for name, function in functions.items():
         announce(name)
-        verdicts.append(_ask(name, function, request, run))
+        verdicts.append(_ask(name, function, request, run, extras, metrics))
     failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
     # Transposed by index, so that a group without completions is not a special case.
     indices = range(len(request.completions))
@@ -87,7 +93,7 @@ def score_group(
     if any(total is not None and not math.isfinite(total) for total in totals):
         failures.append(Failure(request.prompt_id, "+".join(functions), "not_finite", "the weighted sum overflows"))
     rewards = tuple(total if total is not None and math.isfinite(total) else None for total in totals)
-    return Scores(rewards, parts, tuple(failures))
+    return Scores(rewards, parts, tuple(failures), extras, metrics)
 
 
 def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> Scores:
@@ -97,7 +103,7 @@ def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> 
 
 
 def keywords_for(request: ScoreRequest) -> dict[str, Any]:
-    """TRL's keywords: lists with one entry for each completion, columns repeated."""
+    """TRL's keywords: lists with one entry for each completion, columns repeated. `log_…` are the caller's."""
     count = len(request.completions)
     completions: list[Any] = list(request.completions)
     if request.conversational:
@@ -111,15 +117,32 @@ def keywords_for(request: ScoreRequest) -> dict[str, Any]:
     }
 
 
-def _ask(name: str, function: RewardFunction, request: ScoreRequest, run: Run) -> _Verdict:
+def _ask(
+    name: str,
+    function: RewardFunction,
+    request: ScoreRequest,
+    run: Run,
+    extras: dict[str, tuple[Any, ...]],
+    metrics: dict[str, float],
+) -> _Verdict:
     count = len(request.completions)
+
+    def log_extra(column: str, values: Sequence[Any]) -> None:
+        if len(values) != count:
+            raise ValueError(f"log_extra({column!r}) has {len(values)} values for {count} completions")
+        extras[column] = tuple(values)
+        log_metric(column, sum(map(_as_float, values)) / max(1, count))  # NaN, and so nothing, unless all are numbers
+
+    def log_metric(key: str, value: float) -> None:
+        if math.isfinite(number := _as_float(value)):
+            metrics[f"{name}/{key}"] = number
 
     def failed(kind: FailureKind, message: str) -> _Verdict:
         return _Verdict((math.nan,) * count, (False,) * count, Failure(request.prompt_id, name, kind, message))
 
     try:
         # Built anew for each function: one that edits its lists cannot mislead the next.
-        result = call(function, keywords_for(request), run)
+        result = call(function, {**keywords_for(request), "log_extra": log_extra, "log_metric": log_metric}, run)
         if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
             return failed("wrong_length", f"returned {type(result).__name__}, not a list of {count} numbers")
         returned = list(result)

@@ -9,9 +9,11 @@ from tba.config_tasks import (
     Gsm8kTaskConfig,
     MathTaskConfig,
     ReasoningGymTaskConfig,
+    RedteamTaskConfig,
     TaskConfig,
+    TldrTaskConfig,
 )
-from tba.tasks import addition, arithmetic, custom, gsm8k, math, reasoning_gym
+from tba.tasks import addition, arithmetic, custom, gsm8k, math, reasoning_gym, redteam, tldr
 from tba.tasks.base import Encode, Task
 
 
@@ -27,5 +29,9 @@ def load_task(config: TaskConfig, encode: Encode) -> Task:
             return math.load(config, encode)
         case ReasoningGymTaskConfig():
             return reasoning_gym.load(config, encode)
+        case TldrTaskConfig():
+            return tldr.load(config, encode)
+        case RedteamTaskConfig():
+            return redteam.load(config, encode)
         case CustomTaskConfig():
             return custom.load(config, encode)

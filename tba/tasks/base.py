@@ -28,6 +28,8 @@ class Problem:
     content: Content
     """The prompt as its author wrote it: what reward functions see."""
     columns: Mapping[str, Any]
+    demonstration: str | None = None
+    """A response to learn from or to be compared with, exactly as the model should write it; None: there is none."""
 
     @property
     def conversational(self) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tba.config_tasks import CustomTaskConfig
 from tba.tasks.base import Content, Encode, Problem, Task
-from tba.tasks.rows import Row, read_rows, source_name
+from tba.tasks.rows import Row, read_rows, row_ids, source_name
 from tba.types import Prompt, TbaError
 
 
@@ -15,11 +15,11 @@ def load(config: CustomTaskConfig, encode: Encode) -> Task:
     """Read and check every row. Held out: all of `eval_data`, or else the last `num_eval` training rows."""
     rows = read_rows(config.data, config.split)
     name = source_name(config.data)
-    problems = _problems(rows, _ids(rows, name), config.data, config, encode)
+    problems = _problems(rows, row_ids(rows, name), config.data, config, encode)
     if config.eval_data is not None:
         rows = read_rows(config.eval_data, config.eval_split)
         taken = {problem.prompt.id for problem in problems}
-        ids = _ids(rows, f"{source_name(config.eval_data)}-eval", taken)
+        ids = row_ids(rows, f"{source_name(config.eval_data)}-eval", taken)
         return Task(name, problems, _problems(rows, ids, config.eval_data, config, encode), None)
     num_train = len(problems) - config.num_eval
     if num_train < 1:
@@ -49,7 +49,7 @@ def _problem(row: Row, id: str, place: str, config: CustomTaskConfig, encode: En
         content = _with_system_prompt(content, config.system_prompt)
     text, tokens = encode(content)
     columns = {column: value for column, value in row.items() if column != config.prompt_column}
-    return Problem(Prompt(id, text, tokens), content, columns)
+    return Problem(Prompt(id, text, tokens), content, columns, _demonstration(row.get("completion")))
 
 
 def _content(value: Any, place: str) -> Content:
@@ -59,6 +59,13 @@ def _content(value: Any, place: str) -> Content:
         return [_message(message, f"{place}, message {number}") for number, message in enumerate(value, 1)]
     what = "empty" if not value or isinstance(value, str) else f"of type {type(value).__name__}"
     raise TbaError(f"{place} is {what}: a prompt is text, or a list of messages with role and content")
+
+
+def _demonstration(completion: Any) -> str | None:
+    """The column `completion`, if it is text or a list of one message (TRL's format)."""
+    if isinstance(completion, list) and len(completion) == 1 and isinstance(completion[0], dict):
+        completion = completion[0].get("content")
+    return completion if isinstance(completion, str) else None
 
 
 def _message(value: Any, place: str) -> dict[str, str]:
@@ -72,12 +79,3 @@ def _message(value: Any, place: str) -> dict[str, str]:
 def _with_system_prompt(content: Content, system_prompt: str) -> Content:
     messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
     return [{"role": "system", "content": system_prompt}, *messages]
-
-
-def _ids(rows: Sequence[Row], stem: str, taken: Collection[str] = ()) -> list[str]:
-    """The `id` column where it holds distinct strings, none of them taken; else the stem and the row's index."""
-    ids = [row.get("id") for row in rows]
-    given = [id for id in ids if isinstance(id, str)]
-    if len(given) == len(rows) and len({*given, *taken}) == len(given) + len(taken):
-        return given
-    return [f"{stem}-{index}" for index in range(len(rows))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ def source_name(source: str) -> str:
     path = Path(source)
     name = path.stem if path.suffix.lower() in _READERS else path.name
     return name.partition(":")[0] or "data"
+
+
+def row_ids(rows: Sequence[Row], stem: str, taken: Collection[str] = ()) -> list[str]:
+    """The `id` column where it holds distinct strings, none of them taken; else the stem and the row's index."""
+    ids = [row.get("id") for row in rows]
+    given = [id for id in ids if isinstance(id, str)]
+    if len(given) == len(rows) and len({*given, *taken}) == len(given) + len(taken):
+        return given
+    return [f"{stem}-{index}" for index in range(len(rows))]
 
 
 def _read_file(path: Path, reader: Callable[[Path], list[Row]]) -> list[Row]:

@@ -20,7 +20,7 @@ from tba.metrics import read_metrics
 from tba.trainer import Trainer
 
 INLINE = {"launcher": "inline"}
-_TIMES = ("time", "step_time", "tokens_per_second")
+_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb")
 
 
 def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
@@ -32,7 +32,7 @@ def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in record.items() if k not in _TIMES and not k.startswith("seconds/")}
+    return {k: v for k, v in record.items() if k not in _OF_THE_MACHINE and not k.startswith("seconds/")}
 
 
 def train_records(run: Path) -> list[dict[str, Any]]:

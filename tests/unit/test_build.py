@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tba.build import _encoder, _share_of_a_period, build_scorer, build_task
+from tba.build import _share_of_a_period, build_scorer, build_task
 from tba.config import Config, load_config
+from tba.encoding import encoder
 from tba.metrics import Metrics, ModuleSink
 from tba.policy import load_model, load_tokenizer
 from tba.tasks import load_task
@@ -25,7 +26,7 @@ def custom(tmp_path: Path, rows: list[dict[str, Any]], **sections: Any) -> Confi
 
 def test_plain_text_is_read_as_it_is() -> None:
     tokenizer = load_tokenizer("arithmetic")
-    text, tokens = _encoder(tokenizer)("7+8=\n")
+    text, tokens = encoder(tokenizer)("7+8=\n")
     assert text == "7+8=\n"
     assert tokenizer.decode(list(tokens)) == text
 
@@ -35,14 +36,14 @@ def test_messages_go_through_the_chat_template_once() -> None:
     tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[me]{% endif %}"
     )
-    text, tokens = _encoder(tokenizer)([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}])
+    text, tokens = encoder(tokenizer)([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}])
     assert text == "[system]Add.[user]1+1[me]"
     assert tokenizer.decode(list(tokens)) == text
 
 
 def test_a_model_without_a_chat_template_refuses_messages() -> None:
     with pytest.raises(TbaError, match="chat template"):
-        _encoder(load_tokenizer("arithmetic"))([{"role": "user", "content": "1+1"}])
+        encoder(load_tokenizer("arithmetic"))([{"role": "user", "content": "1+1"}])
 
 
 def test_prompts_longer_than_the_context_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_shares_of_a_period_add_up_to_what_is_drawn(num_searchers: int, sync_per
 
 
 def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
-    encode = _encoder(load_tokenizer("arithmetic"))
+    encode = encoder(load_tokenizer("arithmetic"))
     default = Config.embedded()
     assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
     named = Config.embedded(reward={"functions": ["a:b"]})

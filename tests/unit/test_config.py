@@ -21,7 +21,7 @@ from tba.config import (
     to_toml,
 )
 from tba.config_help import sections, settings_markdown, settings_text, task_lines
-from tba.config_tasks import TASK_KINDS, ArithmeticTaskConfig, CustomTaskConfig, TaskConfig
+from tba.config_tasks import TASK_KINDS, ArithmeticTaskConfig, CustomTaskConfig, RedteamTaskConfig, TaskConfig
 from tba.config_text import parse_overrides
 from tba.types import TbaError
 
@@ -316,3 +316,11 @@ def test_settings_and_the_command_line_load_no_torch() -> None:
     code = f"import sys, tba.config, tba.config_help, tba.cli; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_data_for_a_task_that_takes_data_leaves_it_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('model = "x"\n[task]\nkind = "redteam"\nvictim = "v"\nclassifier = "c"\n', "utf-8")
+    config = load_config(file, {"task": {"data": "rows.jsonl"}})
+    assert isinstance(config.task, RedteamTaskConfig)
+    assert (config.task.data, config.task.victim) == ("rows.jsonl", "v")

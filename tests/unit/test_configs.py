@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,4 +28,4 @@ def test_it_loads_and_opens_with_what_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "paper").glob("*.toml")), ids=lambda path: path.stem)
 def test_those_of_the_paper_name_the_published_figure(path: Path) -> None:
-    assert "\n# Published:" in path.read_text("utf-8")
+    assert re.search(r"^# Published[^\n]*:", path.read_text("utf-8"), re.MULTILINE)

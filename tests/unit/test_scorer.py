@@ -310,3 +310,12 @@ def test_a_hostile_answer_costs_its_own_group_and_the_rest_of_the_batch_is_grade
     assert lost.rewards == (None, None)
     assert [(failure.prompt_id, failure.kind) for failure in lost.failures] == [("hostile", "timeout")]
     assert after.rewards == (1.0, 0.0)
+
+
+def test_numbers_a_function_reports_are_kept_under_its_name():
+    def wordy(completions, log_metric):
+        log_metric("words", 2)
+        log_metric("nonsense", math.nan)
+        return [0.0] * len(completions)
+
+    assert score_group({"wordy": wordy}, [1.0], request()).metrics == {"wordy/words": 2.0}

@@ -17,7 +17,7 @@ from tba.channels.inline import InlineGroups, InlineWeights
 from tba.checkpoint import list_checkpoints
 from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
 from tba.metrics import Metrics, read_metrics
-from tba.objectives import trajectory_balance
+from tba.objectives import LogPartition, trajectory_balance
 from tba.policy import load_model, load_tokenizer
 from tba.testing import make_group, save_tiny_model
 from tba.trainer import Trainer
@@ -31,13 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
-def trainer_in(run: Path, folder: str, *, attention: str = "auto", **settings: Any) -> Trainer:
+def trainer_in(
+    run: Path, folder: str, *, attention: str = "auto", log_z: LogPartition | None = None, **settings: Any
+) -> Trainer:
     run.mkdir(exist_ok=True)
     return Trainer(
         run=run,
         model=load_model(folder, attention=attention),
         tokenizer=load_tokenizer(folder),
         objective=trajectory_balance,
+        log_z=log_z,
         buffer=ReplayBuffer(1_000, 100),
         log=RolloutLog(run / "rollouts"),
         weights=InlineWeights(),

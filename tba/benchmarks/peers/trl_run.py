@@ -39,6 +39,7 @@ def main() -> None:
 
     from tba.build import build_evaluator, build_scorer
     from tba.config import Config
+    from tba.encoding import encoder
     from tba.engines.transformers import TransformersEngine
     from tba.policy import load_model, load_tokenizer
     from tba.rewards.answer import final_answer
@@ -50,13 +51,13 @@ def main() -> None:
         engine={"max_new_tokens": options.max_new_tokens},
     )
     tokenizer = load_tokenizer("arithmetic")
-    task = load_task(config.task, lambda text: (str(text), tuple(tokenizer(text).input_ids)))
+    task = load_task(config.task, encoder(tokenizer))
     rows = [{"prompt": p.content, "answer": p.columns["answer"]} for p in task.train]
     judged = load_model("arithmetic")
     engine = TransformersEngine(judged, tokenizer, temperature=1.0, max_new_tokens=config.engine.max_new_tokens, seed=0)
     scorer = build_scorer(config, task)
     scorer.start()
-    evaluate = build_evaluator(config, engine, scorer, task)
+    evaluate = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer)
 
     class Clock(TrainerCallback):
         """Counts training time, and stops at the target."""

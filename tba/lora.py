@@ -1,0 +1,89 @@
+"""Low-rank adapters through peft: the policy is the base model with adapters, and only they are trained.
+
+They are injected into the plain transformers model, which keeps its class and methods, so log-probabilities and
+generation need not know of them. Whoever reads a checkpoint need not either: its model is saved merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tba.types import TbaError
+
+
+def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
+    """Freeze the model and give its linear layers adapters that start as nothing: B = 0.
+
+    `targets` names layers by the end of their name; `all-linear` means all but the output head.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.tuners_utils import BaseTunerLayer
+    except ImportError:
+        raise TbaError("model.lora_rank needs the package peft: pip install 'tba[lora]'") from None
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules="all-linear" if list(targets) == ["all-linear"] else list(targets),
+        lora_dropout=0.0,  # trajectory balance needs one density
+    )
+    model.requires_grad_(False)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model)
+    except ValueError as error:
+        raise TbaError(f"model.lora_targets = {','.join(targets)!r} does not fit the model: {_first(error)}") from None
+    for layer in (model.get_output_embeddings(), model.get_input_embeddings()):
+        if isinstance(layer, BaseTunerLayer):
+            raise TbaError("model.lora_targets includes the embeddings or the output head: name inner layers only")
+    model.eval()
+
+
+def has_adapters(model: PreTrainedModel) -> bool:
+    return hasattr(model, "peft_config")
+
+
+def save_merged(model: PreTrainedModel, path: Path) -> None:
+    """Write a plain Hugging Face directory. Adapters are merged in a copy: training goes on with its own numbers."""
+    if has_adapters(model):
+        model = merged(model)
+    model.save_pretrained(path)
+
+
+def merged(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy in which every adapted layer is a plain one again, with W + (alpha / rank) · B A for its weights."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    copy = deepcopy(model)
+    adapted = [(name, layer) for name, layer in copy.named_modules() if isinstance(layer, BaseTunerLayer)]
+    for name, layer in adapted:
+        layer.merge()
+        parent, _, attribute = name.rpartition(".")
+        setattr(copy.get_submodule(parent), attribute, layer.get_base_layer())
+    del copy.peft_config
+    return copy
+
+
+def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The adapters as they are, for a checkpoint: what a merged model holds of them is rounded."""
+    if not has_adapters(model):
+        return {}
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def restore_adapters(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Put adapters back as they were saved."""
+    for name, parameter in adapter_tensors(model).items():
+        parameter.copy_(tensors[name])
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

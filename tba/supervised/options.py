@@ -1,0 +1,127 @@
+"""What `tba sft`, `tba reward-model` and `tba classifier` can be told. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError, field_validator
+
+from tba.config import one_line_fault
+from tba.config_section import Section
+from tba.config_tasks import TaskConfig
+from tba.config_text import parse_overrides
+from tba.types import TbaError
+
+
+class Options(Section):
+    """What the three commands have in common."""
+
+    model: str
+    """A Hugging Face directory or id to start from."""
+    output: str
+    """Folder to write the trained model to; it must not exist, or be empty."""
+    epochs: float = Field(1.0, gt=0)
+    """Passes over the data."""
+    batch_size: int = Field(8, ge=1)
+    """Examples in a step."""
+    learning_rate: float = Field(2e-5, gt=0)
+    """Peak learning rate of AdamW, after a short warm-up; it falls to 0 on a line."""
+    max_length: int = Field(1024, ge=2)
+    """Examples of more tokens are left out, and counted."""
+    num_examples: int | None = Field(None, ge=1)
+    """Train on the first so many examples only; empty: all."""
+    num_eval: int = Field(256, ge=1)
+    """Held-out examples used, at most."""
+    seed: int = Field(0, ge=0)
+    """Seeds the order of the data and the new weights of a classifier; who is held out does not depend on it."""
+    num_threads: int = Field(0, ge=0)
+    """Compute threads; 0: all cores."""
+
+    def check_output(self) -> Path:
+        path = Path(self.output)
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            raise TbaError(f"{path} exists already: choose another --output, or remove it")
+        return path
+
+
+class SftOptions(Options):
+    """Imitation: the model learns to write the demonstrations of a task (TRL's SFTTrainer)."""
+
+    task: TaskConfig
+    """Where the examples come from. `--data FILE` alone: rows of `prompt` and `completion`."""
+
+
+class RewardModelOptions(Options):
+    """A reward model from pairs of a chosen and a rejected response (TRL's RewardTrainer)."""
+
+    task: TaskConfig
+    """Where the pairs come from: rows of `prompt`, or of `post` with `--task tldr`, and `chosen` and `rejected`."""
+    fold: str = "0/1"
+    """`0/2` and `1/2` train on the two halves of the prompts: a model to train with, and one to judge with."""
+    held_out: float = Field(0.1, gt=0, lt=1)
+    """Share of the fold's prompts kept for measuring accuracy."""
+
+    @field_validator("fold")
+    @classmethod
+    def _check_fold(cls, value: str) -> str:
+        index, _, count = value.partition("/")
+        if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+            raise ValueError(f"fold = {value!r} is not of the form INDEX/COUNT: 0/2 and 1/2 are the two halves")
+        return value
+
+
+class ClassifierOptions(Options):
+    """A classifier of texts with one logit, from rows of `text` and a `label` of 0 or 1 (transformers' Trainer)."""
+
+    data: str
+    """The file or dataset id with the rows."""
+    eval_data: str | None = None
+    """Held-out rows; without it, a share of the rows."""
+    held_out: float = Field(0.1, gt=0, lt=1)
+    """That share."""
+
+
+KINDS: dict[str, type[Options]] = {
+    "sft": SftOptions,
+    "reward-model": RewardModelOptions,
+    "classifier": ClassifierOptions,
+}
+
+Some = TypeVar("Some", bound=Options)
+
+
+def parse_options(kind: type[Some], model: str | None, arguments: Sequence[str]) -> Some:
+    """The command line to checked options; every fault is one line."""
+    settings: dict[str, Any] = parse_overrides(arguments)
+    if model is None:
+        raise TbaError("name the model to start from, before the options")
+    if "task" in kind.model_fields:
+        settings = _with_task(settings)
+    try:
+        return kind.model_validate({"model": model, **settings})
+    except ValidationError as error:
+        raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
+
+
+def _with_task(settings: dict[str, Any]) -> dict[str, Any]:
+    """`--data` is short for `--task.data`; without a `--task` the rows are the user's own."""
+    task = settings.pop("task", {})
+    task = {"kind": task} if isinstance(task, str) else task
+    if "data" in settings:
+        task["data"] = settings.pop("data")
+    if not task:
+        raise TbaError("data is missing: name a file with --data, or a task with --task")
+    return {**settings, "task": task}
+
+
+def options_text(kind: type[Options]) -> str:
+    """The options of a command, for its help."""
+    lines = [" ".join((kind.__doc__ or "").split()), ""]
+    for name, field in kind.model_fields.items():
+        if name == "model":
+            continue
+        default = "" if field.is_required() or field.default is None else f"  [{field.default}]"
+        lines += [f"  --{name.replace('_', '-')}{default}", f"      {' '.join((field.description or '').split())}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,91 @@
+"""`tba sft`: imitation of a task's demonstrations, with TRL's SFTTrainer.
+
+Prompts are encoded by the code that encodes them for training and evaluation, and handed over as tokens: what follows
+starts from exactly the prompts this model has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tba.launch.preflight import check_model
+from tba.supervised.options import SftOptions
+from tba.supervised.shared import (
+    Watch,
+    conclude,
+    fitting,
+    need_trl,
+    quiet,
+    save,
+    scratch,
+    trainer_settings,
+    use_cores,
+)
+from tba.tasks import load_task
+from tba.tasks.base import Problem
+from tba.types import TbaError
+
+
+def run(options: SftOptions) -> dict[str, Any]:
+    options.check_output()
+    check_model(options.model)
+    _check_demonstrations(load_task(options.task, lambda content: ("", (0,))).train)
+    need_trl()
+    use_cores(options.num_threads)
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from tba.encoding import encoder
+    from tba.policy import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(options.model)
+    if tokenizer.eos_token_id is None:
+        raise TbaError(f"the tokenizer of {options.model!r} has no end-of-sequence token: a response could not end")
+    task = load_task(options.task, encoder(tokenizer))
+    examples = [_example(p, tokenizer) for p in task.train if p.demonstration]
+    train = fitting(examples, options.max_length, "input_ids")[: options.num_examples]
+    if not train:
+        raise TbaError(f"no example has at most {options.max_length} tokens: raise --max-length")
+    held_out = [_example(p, tokenizer) for p in task.held_out if p.demonstration]
+    held_out = fitting(held_out, options.max_length, "input_ids")[: options.num_eval]
+    model = load_model(options.model, attention="padded")
+    with scratch() as folder, Watch(f"sft on {task.name}") as watch:
+        trainer = SFTTrainer(
+            model=model,
+            args=SFTConfig(
+                **trainer_settings(options, folder, len(train)),
+                max_length=None,
+                packing=False,
+                dataset_kwargs={"skip_prepare_dataset": True},
+            ),
+            train_dataset=Dataset.from_list(train),
+            processing_class=load_tokenizer(options.model),  # a second one, because TRL changes it
+            callbacks=[watch.callback()],
+        )
+        quiet(trainer)
+        trainer.train()
+        values = {
+            "num_examples": len(train),
+            "num_without_demonstration": sum(not p.demonstration for p in task.train),
+            "num_too_long": len(examples) - len(fitting(examples, options.max_length, "input_ids")),
+            **watch.losses_values(),
+        }
+        if held_out:
+            measured = trainer.evaluate(Dataset.from_list(held_out))
+            values |= {"held_out_loss": measured["eval_loss"], "num_held_out": len(held_out)}
+        values["seconds"] = watch.seconds
+    save(options, model, tokenizer)
+    return conclude(options, "sft", values)
+
+
+def _check_demonstrations(problems: Sequence[Problem]) -> None:
+    if not any(problem.demonstration for problem in problems):
+        raise TbaError("no row has a demonstration: give a `completion` to each prompt, or a task that has them")
+
+
+def _example(problem: Problem, tokenizer: Any) -> dict[str, list[int]]:
+    """Loss on the demonstration and its end only. Labels are marked by place, not by token: padding may be the end."""
+    prompt = list(problem.prompt.tokens)
+    answer = [*tokenizer(problem.demonstration, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}

@@ -1,0 +1,214 @@
+"""What the supervised commands share: loading, TRL's settings on this machine, progress, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tba.launch.processes import num_cores, thread_environment
+from tba.supervised.options import Options
+from tba.types import TbaError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+
+SUMMARY = "training.json"
+
+
+def installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def need_trl() -> None:
+    if not (installed("trl") and installed("accelerate")):
+        raise TbaError("this command needs TRL: pip install 'tba[trl]'")
+
+
+def use_cores(num_threads: int) -> None:
+    """Before torch is imported, which reads the number of threads once."""
+    count = num_threads or num_cores()
+    os.environ.update(thread_environment(count))
+    # Neither TRL nor accelerate may ask for a network or a tracker.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def trainer_settings(options: Options, folder: str, num_examples: int) -> dict[str, Any]:
+    """Arguments for any trainer of transformers or TRL: this machine's device, full precision, nothing but training."""
+    import torch
+
+    num_steps = max(1, round(options.epochs * -(-num_examples // options.batch_size)))
+    return {
+        "output_dir": folder,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": False,
+        "num_train_epochs": options.epochs,
+        "per_device_train_batch_size": options.batch_size,
+        "per_device_eval_batch_size": options.batch_size,
+        "learning_rate": options.learning_rate,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": max(1, num_steps // 20),
+        "seed": options.seed,
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "logging_steps": max(1, num_steps // 50),
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """Trainers insist on a folder, though they write nothing that is wanted."""
+    folder = tempfile.mkdtemp(prefix="tba-supervised-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def share_of(key: str, salt: str) -> float:
+    """A number in [0, 1) that depends on nothing but the key: equal keys fall on the same side of any split."""
+    return xxhash.xxh3_64_intdigest(f"{salt}/{key}".encode()) / 2**64
+
+
+class Watch:
+    """A bar with the loss, or plain lines where there is no terminal; and the losses for the summary."""
+
+    def __init__(self, title: str) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, transient=True)
+        self._task = self._bar.add_task(title, total=None)
+        self._title = title
+        self._started = time.monotonic()
+        self.losses: list[float] = []
+
+    def __enter__(self) -> Watch:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._started, 1)
+
+    def callback(self) -> TrainerCallback:
+        from transformers import TrainerCallback
+
+        watch = self
+
+        class Follow(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+                watch._bar.update(watch._task, completed=state.global_step, total=state.max_steps)
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+                if logs and "loss" in logs:
+                    watch.losses.append(float(logs["loss"]))
+                    watch._show(state.global_step, state.max_steps)
+
+        return Follow()
+
+    def _show(self, step: int, num_steps: int) -> None:
+        text = f"{self._title}: loss {self.losses[-1]:.3f}"
+        self._bar.update(self._task, description=text)
+        if not self._bar.console.is_terminal:
+            self._bar.console.print(f"{text}, step {step}/{num_steps}, {self.seconds:.0f} s", highlight=False)
+
+    def losses_values(self) -> dict[str, float]:
+        return {"loss_first": self.losses[0], "loss_last": self.losses[-1]} if self.losses else {}
+
+
+def quiet(trainer: Any) -> None:
+    """Take out the callbacks that print: the bar says it all."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+
+
+def load_classifier(path: str, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A sequence classifier with one output on top of any model, and a padding token that is not the end token.
+
+    Classifiers of decoders read the last token that is not padding. Where padding and end are one, that is not the end.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, set_seed
+    from transformers.utils import logging
+
+    from tba.policy import load_tokenizer
+
+    tokenizer = load_tokenizer(path)
+    set_seed(seed)  # the new output layer is random
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # that it is new is the point, not a fault
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            path, num_labels=1, dtype=torch.float32, ignore_mismatched_sizes=True
+        )
+    except (OSError, ValueError) as error:
+        raise TbaError(f"model {path!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
+        other = tokenizer.unk_token
+        if other is not None and other not in (tokenizer.eos_token, tokenizer.bos_token):
+            tokenizer.pad_token = other
+        else:
+            tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+        if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
+
+
+def fitting(rows: Sequence[dict[str, Any]], max_length: int, *columns: str) -> list[dict[str, Any]]:
+    """Rows whose token lists all fit."""
+    return [row for row in rows if all(len(row[column]) <= max_length for column in columns)]
+
+
+def save(options: Options, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
+    """A Hugging Face directory, in float32 safetensors."""
+    output = Path(options.output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(output)
+        tokenizer.save_pretrained(output)
+    except OSError as error:
+        raise TbaError(f"cannot write to {output}: {error.strerror or error}") from None
+    return output
+
+
+def conclude(options: Options, command: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Write the summary beside the model, show a table."""
+    output = Path(options.output)
+    summary = {"command": command, **values, "options": options.model_dump(mode="json")}
+    (output / SUMMARY).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    table = Table(title=f"{command}: {output}", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in values.items():
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
+    Console(highlight=False).print(table)
+    return summary

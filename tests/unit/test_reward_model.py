@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
+
+from tba.api import _settings
+from tba.config import Config, parse_config
+from tba.launch.preflight import check
+from tba.rewards.reward_model import RewardModel, check_scorer, encode_scored, reward_model
+from tba.rewards.scorer import Scorer, ScoreRequest
+from tba.testing import character_tokenizer, save_tiny_model
+from tba.types import TbaError
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}:{{ m.content }}>{% endfor %}"
+
+
+def save_reward_model(directory: Path, *, num_labels: int = 1, template: str | None = None) -> Path:
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = template
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.3,
+        attention_dropout=0.5,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        num_labels=num_labels,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForSequenceClassification(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_reward_model(tmp_path_factory.mktemp("rm")))
+
+
+def direct_score(path: str, text: str) -> float:
+    """What the model gives by itself, one row, nothing padded."""
+    tokenizer = character_tokenizer()
+    model = AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32).eval()
+    ids = torch.tensor([[*tokenizer(text).input_ids, tokenizer.eos_token_id]])
+    with torch.inference_mode():
+        return float(model(input_ids=ids).logits[0, 0])
+
+
+TEXTS = [" a", " long one", " mid", " x", " another"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_batches_of_any_size_give_each_row_its_own_score(path: str, batch_size: int) -> None:
+    scores = RewardModel(path, batch_size=batch_size)(["p:"] * 5, TEXTS, [True] * 5)
+    assert scores == pytest.approx([direct_score(path, f"p:{text}") for text in TEXTS], abs=1e-5)
+    assert len(set(scores)) == 5
+
+
+def test_scores_are_normalised_and_a_response_without_an_end_gets_its_own(path: str) -> None:
+    raw = RewardModel(path)(["p:"] * 5, TEXTS, [True] * 5)
+    model = RewardModel(path, normalize_mean=0.5, normalize_std=2.0, no_eos_score=-1.0)
+    scores = model(["p:"] * 5, TEXTS, [True, False, True, True, False])
+    assert scores[1] == scores[4] == -1.0
+    assert [scores[i] for i in (0, 2, 3)] == pytest.approx([(raw[i] - 0.5) / 2 for i in (0, 2, 3)])
+
+
+def test_too_long_inputs_lose_their_beginning_and_are_counted(path: str) -> None:
+    counted: dict[str, float] = {}
+    model = RewardModel(path)  # its context is 32
+    long, short = "z" * 40 + "the end", "the end"
+    scores = model(["", ""], [long, short], [True, True], log_metric=counted.__setitem__)
+    assert counted == {"truncated": 0.5}
+    kept = long[-31:]  # and the end token
+    assert scores[0] == pytest.approx(direct_score(path, kept), abs=1e-5)
+
+
+def test_a_plain_text_is_closed_by_its_end_only_if_it_was_finished() -> None:
+    tokenizer = character_tokenizer()
+    plain = tokenizer("ab").input_ids
+    assert encode_scored(tokenizer, "a", "b", True, "m") == [*plain, tokenizer.eos_token_id]
+    assert encode_scored(tokenizer, "a", "b", False, "m") == plain
+
+
+def test_a_conversation_goes_through_the_reward_models_own_template() -> None:
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    prompt, completion = [{"role": "user", "content": "q"}], [{"role": "assistant", "content": "a"}]
+    tokens = encode_scored(tokenizer, prompt, completion, True, "m")
+    assert tokenizer.decode(tokens) == "<user:q><assistant:a>"
+    tokenizer.chat_template = None
+    with pytest.raises(TbaError, match="m has no chat template"):
+        encode_scored(tokenizer, prompt, completion, True, "m")
+
+
+def test_it_runs_in_the_reward_process(path: str) -> None:
+    count = len(TEXTS)
+    request = ScoreRequest("id", "p:", tuple(TEXTS), ((1,),) * count, (True,) * count, {"summary": "s"}, False)
+    with Scorer([reward_model(path)], (), timeout_seconds=60) as scorer:
+        assert scorer.names == ("reward_model",)
+        [scores] = scorer.score([request])
+    assert scores.rewards == pytest.approx(RewardModel(path)(["p:"] * count, TEXTS, [True] * count))
+    assert scores.metrics == {"reward_model/truncated": 0.0}
+
+
+def test_a_model_with_two_outputs_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    two = save_reward_model(tmp_path / "two", num_labels=2)
+    with pytest.raises(TbaError, match=r"has 2 outputs: a reward is one number.*tba reward-model"):
+        check_scorer(str(two))
+    with pytest.raises(TbaError, match="has 3 outputs"):
+        check_scorer(str(save_reward_model(tmp_path / "three", num_labels=3)))
+
+
+def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "lm")
+    with pytest.raises(TbaError, match="is a LlamaForCausalLM, not a sequence classifier"):
+        check_scorer(str(tmp_path / "lm"))
+    with pytest.raises(TbaError, match=r"no config\.json"):
+        check_scorer(str(tmp_path))
+    with pytest.raises(TbaError, match="there is no reward model at"):
+        check_scorer(str(tmp_path / "nothing"))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(TbaError, match="not valid JSON"):
+        check_scorer(str(tmp_path))
+
+
+def tldr(tmp_path: Path, **sections: Any) -> Config:
+    rows = tmp_path / "posts.jsonl"
+    rows.write_text("".join(json.dumps({"post": f"post {i}.", "summary": "s"}) + "\n" for i in range(4)))
+    task = {"kind": "tldr", "data": str(rows), "num_eval": 1}
+    return parse_config({}, {"model": "arithmetic", "task": task, **sections})
+
+
+def test_preflight_looks_at_reward_and_gold_models(tmp_path: Path, path: str) -> None:
+    two = str(save_reward_model(tmp_path / "two", num_labels=2))
+    check(tldr(tmp_path, reward={"model": path}))
+    with pytest.raises(TbaError, match="has 2 outputs"):
+        check(tldr(tmp_path, reward={"model": two}))
+    with pytest.raises(TbaError, match="has 2 outputs"):
+        check(tldr(tmp_path, reward={"model": path}, evaluation={"gold_model": two}))
+
+
+def test_an_evaluation_needs_no_reward_but_training_does(tmp_path: Path, path: str) -> None:
+    config = tldr(tmp_path, evaluation={"gold_model": path})
+    check(config, to_train=False)
+    with pytest.raises(TbaError, match="reward is missing"):
+        check(config)
+    missing = tldr(tmp_path, evaluation={"gold_model": path, "reference_model": "./nothing"})
+    with pytest.raises(TbaError, match=r"no model at '\./nothing'"):
+        check(missing, to_train=False)
+
+
+def test_weights_count_the_model_too() -> None:
+    base = {"model": "x", "task": {"kind": "tldr", "data": "d"}}
+    reward = {"functions": ["a:b"], "model": "r", "weights": [1, 2]}
+    assert parse_config(base, {"reward": reward}).reward.weights == (1, 2)
+    with pytest.raises(TbaError, match=r"1 numbers for 2 reward\.functions and reward\.model"):
+        parse_config(base, {"reward": reward | {"weights": [1]}})
+
+
+def test_from_python_a_reward_may_be_its_settings(tmp_path: Path) -> None:
+    reward = {"model": "r", "no_eos_score": -1.0}
+    task = {"task": {"kind": "tldr", "data": "d"}}
+    config = parse_config(*_settings("m", None, reward, (), task))
+    assert (config.reward.model, config.reward.no_eos_score) == ("r", -1.0)
