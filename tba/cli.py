@@ -234,7 +234,7 @@ def _help(name: str) -> None:
         print("\n  --output FILE    where every answer goes, one JSON record a line; else a file named at the end")
     if name == "bench":
         print(
-            "\n  NAME             generation, vllm, training, whole_run, publication, growth, draws, scoring; none: all"
+            "\n  NAME             generation, vllm, training, whole_run, race, publication, growth, draws, scoring"
             "\n  --full           longer runs, more repetitions, and peers: TRL, vLLM"
             "\n  --results DIR    where the numbers are kept [build/benchmarks]"
             "\n  --page FILE      write the page of all kept numbers; `tba bench page --page FILE` only that"

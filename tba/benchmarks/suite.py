@@ -20,6 +20,7 @@ PARTS = {
     "vllm": "Generation against vLLM",
     "training": "Training step",
     "whole_run": "Whole run",
+    "race": "Time to accuracy against TRL",
     "publication": "Publication",
     "growth": "Growth",
     "draws": "Draws",
@@ -45,8 +46,8 @@ def run_parts(names: Sequence[str], *, full: bool, results: Path) -> None:
     if unknown:
         raise TbaError(f"no benchmark {unknown[0]!r}: one of {', '.join(PARTS)}, or profile")
     console = Console(highlight=False)
-    # Quick ones are those that need no other environment.
-    for name in names or [name for name in PARTS if full or name != "vllm"]:
+    # All the quick ones are those that need neither minutes nor another environment.
+    for name in names or [name for name in PARTS if full or name not in ("vllm", "race")]:
         console.print(f"[bold]{PARTS[name]}[/bold] …")
         begun = time.time()
         rows: list[Row] = importlib.import_module(f"tba.benchmarks.{name}").run(full)
