@@ -2,7 +2,7 @@
 
 transformers looks attention up by name, and hands it whatever keywords the forward call was given. We register
 one name, and pass a *layout*: an object that knows which rows attend to which. Training (`PackedGroups`) and
-generation (`engines/kv_cache.py`) are two layouts of the same function, so no model code is touched.
+generation (`engines/decoders.py`) are two layouts of the same function, so no model code is touched.
 """
 
 from __future__ import annotations

@@ -11,12 +11,52 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from tba.build import build_evaluator, build_scorer
+from tba.config import Config
+from tba.encoding import encoder
+from tba.engines.transformers import TransformersEngine
+from tba.policy import export_weights, load_model, load_tokenizer
+from tba.rewards.answer import final_answer
+from tba.tasks import load_task
+from tba.types import WeightUpdate
 
 MAX_SECONDS = 900
 
 
 def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    config = Config.embedded(
+        run={"seed": options.seed},
+        task={"difficulty": options.difficulty},
+        engine={"max_new_tokens": options.max_new_tokens},
+    )
+    tokenizer = load_tokenizer("arithmetic")
+    task = load_task(config.task, encoder(tokenizer))
+    engine = TransformersEngine(
+        load_model("arithmetic"), tokenizer, temperature=1.0, max_new_tokens=options.max_new_tokens, seed=0
+    )
+    with build_scorer(config, task) as scorer:
+        evaluate = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer)
+
+        def accuracy(model: Any, step: int) -> float:
+            engine.load(WeightUpdate(step, export_weights(model)))
+            return float(evaluate().values["accuracy"])
+
+        clock = Clock(accuracy, options)
+        rows = [{"prompt": p.content, "answer": p.columns["answer"]} for p in task.train]
+        _train(rows, tokenizer, clock, options)
+    reached = clock.accuracy >= options.target
+    print(json.dumps({"reached": reached, "accuracy": clock.accuracy, "seconds": clock.seconds}), flush=True)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", type=float, default=0.95)
     parser.add_argument("--seed", type=int, default=0)
@@ -28,65 +68,42 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=2)
     parser.add_argument("--max-steps", type=int, default=400)
     parser.add_argument("--verbose", action="store_true")
-    options = parser.parse_args()
+    return parser.parse_args()
 
-    import torch
 
-    torch.set_num_threads(options.threads)
+class Clock(TrainerCallback):
+    """Counts training time, and stops at the target."""
+
+    def __init__(self, accuracy_of: Callable[[Any, int], float], options: argparse.Namespace) -> None:
+        self._accuracy_of = accuracy_of
+        self._options = options
+        self.seconds = 0.0
+        self.accuracy = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._last = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step % self._options.evaluate_every:
+            return
+        self.seconds += time.perf_counter() - self._last
+        self.accuracy = self._accuracy_of(model, state.global_step)
+        if self._options.verbose:
+            print(f"step {state.global_step}: {self.accuracy:.3f} after {self.seconds:.0f} s", flush=True)
+        control.should_training_stop = self.accuracy >= self._options.target or self.seconds > MAX_SECONDS
+        self._last = time.perf_counter()
+
+
+def _train(rows: list[dict[str, Any]], tokenizer: Any, clock: Clock, options: argparse.Namespace) -> None:
     from datasets import Dataset
-    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from tba.build import build_evaluator, build_scorer
-    from tba.config import Config
-    from tba.encoding import encoder
-    from tba.engines.transformers import TransformersEngine
-    from tba.policy import load_model, load_tokenizer
-    from tba.rewards.answer import final_answer
-    from tba.tasks import load_task
-
-    config = Config.embedded(
-        run={"seed": options.seed},
-        task={"difficulty": options.difficulty},
-        engine={"max_new_tokens": options.max_new_tokens},
-    )
-    tokenizer = load_tokenizer("arithmetic")
-    task = load_task(config.task, encoder(tokenizer))
-    rows = [{"prompt": p.content, "answer": p.columns["answer"]} for p in task.train]
-    judged = load_model("arithmetic")
-    engine = TransformersEngine(judged, tokenizer, temperature=1.0, max_new_tokens=config.engine.max_new_tokens, seed=0)
-    scorer = build_scorer(config, task)
-    scorer.start()
-    evaluate = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer)
-
-    class Clock(TrainerCallback):
-        """Counts training time, and stops at the target."""
-
-        def __init__(self) -> None:
-            self.seconds = 0.0
-            self.accuracy = 0.0
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self._last = time.perf_counter()
-
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            if state.global_step % options.evaluate_every:
-                return
-            self.seconds += time.perf_counter() - self._last
-            judged.load_state_dict(model.state_dict())
-            self.accuracy = evaluate().values["accuracy"]
-            if options.verbose:
-                print(f"step {state.global_step}: {self.accuracy:.3f} after {self.seconds:.0f} s", flush=True)
-            control.should_training_stop = self.accuracy >= options.target or self.seconds > MAX_SECONDS
-            self._last = time.perf_counter()
-
-    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder,
             per_device_train_batch_size=options.num_prompts * 16,
             num_generations=16,
-            max_completion_length=config.engine.max_new_tokens,
+            max_completion_length=options.max_new_tokens,
             temperature=1.0,
             top_k=0,
             learning_rate=options.learning_rate,
@@ -101,18 +118,14 @@ def main() -> None:
             logging_strategy="no",
             save_strategy="no",
         )
-        trainer = GRPOTrainer(
+        GRPOTrainer(
             model=load_model("arithmetic", attention="padded"),
             reward_funcs=final_answer,
             args=settings,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             callbacks=[clock],
-        )
-        trainer.train()
-    scorer.close()
-    reached = clock.accuracy >= options.target
-    print(json.dumps({"reached": reached, "accuracy": clock.accuracy, "seconds": clock.seconds}), flush=True)
+        ).train()
 
 
 if __name__ == "__main__":
