@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tba.activity import read_activities
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
 from tba.metrics import JUDGED_BY
@@ -37,7 +38,7 @@ class Display:
         self._progress = Progress(run, config.trainer.num_steps)
         self._config = config
         self._live: Live | None = None
-        self._last_line = time.monotonic()
+        self._begun = self._last_line = time.monotonic()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -47,7 +48,7 @@ class Display:
             return self
         self._console.print(f"[bold]tba[/] · {self._run} · {headline(self._config)}")
         if self._mode == "live":
-            self._live = Live(panel(self._progress), console=self._console, refresh_per_second=4, transient=True)
+            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         if self._config.run.launcher == "inline":
             self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
@@ -95,18 +96,26 @@ class Display:
             if line:
                 self._console.print(line)
         if self._live is not None:
-            self._live.update(panel(self._progress))
+            self._live.update(self._panel())
         elif time.monotonic() - self._last_line > _PLAIN_SECONDS:
             self._last_line = time.monotonic()
-            self._console.print(_plain_line(self._progress))
+            self._console.print(_plain_line(self._progress) if self._progress.train else self._starting())
+
+    def _panel(self) -> RenderableType:
+        return panel(self._progress, self._starting() if not self._progress.train else "")
+
+    def _starting(self) -> str:
+        """Before the first step: for how long, and what is going on. A first evaluation may take a while."""
+        doing = [f"{a['process']}: {a['doing']} {a['detail']}".strip() for a in read_activities(self._run)]
+        return f"{_clock(time.monotonic() - self._begun)} starting" + (f" · {', '.join(doing)}" if doing else "")
 
     def _follow(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
             self.tick()
 
 
-def panel(progress: Progress) -> RenderableType:
-    """Where a run stands: a bar, a line for the Trainer, one for each Searcher."""
+def panel(progress: Progress, starting: str = "") -> RenderableType:
+    """Where a run stands: a bar, a line for the Trainer or on how it starts, one for each Searcher."""
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(justify="right")
@@ -114,9 +123,10 @@ def panel(progress: Progress) -> RenderableType:
     bar.add_row(
         ProgressBar(total=progress.num_steps, completed=progress.step),
         f"step {progress.step}/{progress.num_steps} · {_clock(progress.elapsed)}"
-        + (f" · {_clock(left)} left" if left is not None else " · starting"),
+        + (f" · {_clock(left)} left" if left is not None else ""),
     )
-    return Panel(Group(bar, _trainer_row(progress), *_searcher_rows(progress)), title="training", expand=True)
+    trainer = _trainer_row(progress) if progress.train else Text(starting, style="dim")
+    return Panel(Group(bar, trainer, *_searcher_rows(progress)), title="training", expand=True)
 
 
 def headline(config: Config) -> str:
@@ -128,8 +138,6 @@ def headline(config: Config) -> str:
 
 
 def _trainer_row(progress: Progress) -> RenderableType:
-    if not progress.train:
-        return Text(f"{'trainer':<12}waits for the first groups", style="dim")
     train = progress.train
     held_out = f"{progress.evals[-1][1]:.3f} (step {progress.evals[-1][0]})" if progress.evals else "…"
     first = f" from {progress.evals[0][1]:.3f}" if len(progress.evals) > 1 else ""
@@ -157,8 +165,6 @@ def _searcher_rows(progress: Progress) -> list[RenderableType]:
 
 
 def _plain_line(progress: Progress) -> str:
-    if not progress.train:
-        return f"{_clock(progress.elapsed)} starting"
     speed = sum(record["tokens_per_second"] for record in progress.searchers.values())
     left = progress.seconds_left
     return (

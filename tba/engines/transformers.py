@@ -71,11 +71,11 @@ class TransformersEngine:
         full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
     ) -> list[list[Response]]:
-        if self._layers is not None:
-            self._layers.set_full_precision(full_precision)
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
             generator = None if greedy else self._generator
-            rows = self._decode(prompts, num_responses, temperature or self._temperature, generator, between_steps)
+            rows = self._decode(
+                prompts, num_responses, temperature or self._temperature, generator, full_precision, between_steps
+            )
         texts = self._tokenizer.batch_decode([tokens.tolist() for tokens, _, _ in rows], skip_special_tokens=True)
         stop = set(self._stop)
         responses = [
@@ -90,13 +90,16 @@ class TransformersEngine:
         num_responses: int,
         temperature: float,
         generator: torch.Generator | None,
+        full_precision: bool,
         between_steps: Callable[[], None] | None,
     ) -> list[tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]]:
         """The decoding loop: every response draws from its slot, then the slots of those that go on take a token."""
         N, L = len(prompts) * num_responses, self._max_new_tokens
         decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
         branches = Branches(len(prompts), num_responses)
+        self._set_full_precision(True)  # a coarse reading of the prompt would spoil every token after it
         logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses, L)
+        self._set_full_precision(full_precision)
         tokens_NL = np.zeros((N, L), dtype=np.int32)
         logprobs_NL = np.zeros((N, L), dtype=np.float32)
         lengths_N = np.zeros(N, dtype=np.int64)
@@ -121,6 +124,10 @@ class TransformersEngine:
             (tokens_NL[row, :n].copy(), logprobs_NL[row, :n].copy(), _runs(versions[:n]))
             for row, n in enumerate(lengths_N.tolist())
         ]
+
+    def _set_full_precision(self, full_precision: bool) -> None:
+        if self._layers is not None:
+            self._layers.set_full_precision(full_precision)
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:

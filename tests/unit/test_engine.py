@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from tba.batch import pack
 from tba.engines import branches, decoders
+from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import export_weights, token_logprobs
 from tba.testing import character_tokenizer
@@ -32,9 +33,17 @@ def model_of(name: str = "llama", *, shared: bool = True, seed: int = 0) -> PreT
 
 
 def engine_of(
-    model: PreTrainedModel, *, temperature: float = 1.0, limit: int = LIMIT, seed: int = 0, bf16: bool = False
+    model: PreTrainedModel,
+    *,
+    temperature: float = 1.0,
+    limit: int = LIMIT,
+    seed: int = 0,
+    bf16: bool = False,
+    precision: Precision = "float32",
 ) -> TransformersEngine:
-    return TransformersEngine(model, TOKENIZER, temperature=temperature, max_new_tokens=limit, seed=seed, bf16=bf16)
+    return TransformersEngine(
+        model, TOKENIZER, temperature=temperature, max_new_tokens=limit, seed=seed, bf16=bf16, precision=precision
+    )
 
 
 def flat(groups: Sequence[Sequence[Response]]) -> list[Response]:
@@ -87,6 +96,20 @@ def test_recorded_logprobs_are_right_beyond_a_window(name: str) -> None:
 def test_bfloat16_logprobs_are_close(shared: bool) -> None:
     groups = engine_of(model_of(shared=shared), bf16=True).generate(PROMPTS, 5)
     assert_logprobs_are_those_of(model_of(shared=False), PROMPTS, groups, 1.0, tolerance=0.2)
+
+
+@pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
+def test_an_int8_copy_continues_prompts_that_were_read_in_full_precision(shared: bool) -> None:
+    engine = engine_of(model_of(shared=shared), precision="int8")
+    groups = engine.generate(PROMPTS, 5)
+    first = [np.float32(response.token_logprobs[0]) for response in flat(groups)]
+    assert_logprobs_are_those_of(model_of(shared=False), PROMPTS, groups, 1.0, tolerance=0.2)
+    with pytest.raises(AssertionError):
+        assert_logprobs_are_those_of(model_of(shared=False), PROMPTS, groups, 1.0)
+    exact = engine_of(model_of(shared=shared), limit=1).generate(PROMPTS, 5)
+    assert first == [np.float32(response.token_logprobs[0]) for response in flat(exact)]
+    published = engine.generate(PROMPTS, 5, full_precision=True)
+    assert_logprobs_are_those_of(model_of(shared=False), PROMPTS, published, 1.0)
 
 
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)

@@ -1,8 +1,10 @@
-"""TRL's GRPO on the embedded model and the arithmetic task, until a held-out accuracy is reached.
+"""TRL's GRPO on a model and a task of ours, until a held-out accuracy is reached.
 
-    python -m tba.benchmarks.peers.trl_run --target 0.95 [--seed 0] [--learning-rate 4e-4] [--num-prompts 16]
+    python -m tba.benchmarks.peers.trl_run --target 0.95 --sections '{"task": {"difficulty": "easy"}}' \
+        [--learning-rate 4e-4] [--num-prompts 16]
 
-Prints one JSON line. The clock stands still while it evaluates.
+Sections are those of a run's settings, over the embedded default unless they name a model. Prints one JSON line. The
+clock stands still while it evaluates.
 """
 
 from __future__ import annotations
@@ -11,37 +13,27 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
-from tba.build import build_evaluator, build_scorer
-from tba.config import Config
-from tba.encoding import encoder
-from tba.engines.transformers import TransformersEngine
-from tba.policy import export_weights, load_model, load_tokenizer
-from tba.rewards.answer import final_answer
-from tba.tasks import load_task
+from tba.build import build_engine, build_evaluator, build_scorer, build_task
+from tba.config import Config, load_config
+from tba.engines.transformers import stop_tokens
+from tba.policy import export_weights, load_model
+from tba.rewards.functions import resolve
+from tba.tasks.base import Task
 from tba.types import WeightUpdate
-
-MAX_SECONDS = 900
 
 
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
-    config = Config.embedded(
-        run={"seed": options.seed},
-        task={"difficulty": options.difficulty},
-        engine={"max_new_tokens": options.max_new_tokens},
-    )
-    tokenizer = load_tokenizer("arithmetic")
-    task = load_task(config.task, encoder(tokenizer))
-    engine = TransformersEngine(
-        load_model("arithmetic"), tokenizer, temperature=1.0, max_new_tokens=options.max_new_tokens, seed=0
-    )
+    config = load_config(None, json.loads(options.sections))
+    engine, tokenizer, model = build_engine(config)
+    task = build_task(config, tokenizer, model)
     with build_scorer(config, task) as scorer:
         evaluate = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer)
 
@@ -50,23 +42,21 @@ def main() -> None:
             return float(evaluate().values["accuracy"])
 
         clock = Clock(accuracy, options)
-        rows = [{"prompt": p.content, "answer": p.columns["answer"]} for p in task.train]
-        _train(rows, tokenizer, clock, options)
+        _train(config, task, tokenizer, clock, options)
     reached = clock.accuracy >= options.target
     print(json.dumps({"reached": reached, "accuracy": clock.accuracy, "seconds": clock.seconds}), flush=True)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--sections", default="{}")
     parser.add_argument("--target", type=float, default=0.95)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=4e-4)
     parser.add_argument("--num-prompts", type=int, default=16)
-    parser.add_argument("--difficulty", default="medium")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--evaluate-every", type=int, default=2)
     parser.add_argument("--max-steps", type=int, default=400)
+    parser.add_argument("--max-seconds", type=float, default=900)
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
 
@@ -90,21 +80,24 @@ class Clock(TrainerCallback):
         self.accuracy = self._accuracy_of(model, state.global_step)
         if self._options.verbose:
             print(f"step {state.global_step}: {self.accuracy:.3f} after {self.seconds:.0f} s", flush=True)
-        control.should_training_stop = self.accuracy >= self._options.target or self.seconds > MAX_SECONDS
+        over = self.seconds > self._options.max_seconds
+        control.should_training_stop = over or self.accuracy >= self._options.target
         self._last = time.perf_counter()
 
 
-def _train(rows: list[dict[str, Any]], tokenizer: Any, clock: Clock, options: argparse.Namespace) -> None:
+def _train(config: Config, task: Task, tokenizer: Any, clock: Clock, options: argparse.Namespace) -> None:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
+    group_size = config.trainer.group_size
+    model = load_model(config.model.path, attention="padded")
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder,
-            per_device_train_batch_size=options.num_prompts * 16,
-            num_generations=16,
-            max_completion_length=options.max_new_tokens,
-            temperature=1.0,
+            per_device_train_batch_size=options.num_prompts * group_size,
+            num_generations=group_size,
+            max_completion_length=config.engine.max_new_tokens,
+            temperature=config.engine.temperature,
             top_k=0,
             learning_rate=options.learning_rate,
             lr_scheduler_type="constant",
@@ -112,20 +105,33 @@ def _train(rows: list[dict[str, Any]], tokenizer: Any, clock: Clock, options: ar
             gradient_checkpointing=False,
             use_cpu=True,
             bf16=False,
-            seed=options.seed,
+            seed=config.run.seed,
             report_to="none",
             disable_tqdm=True,
             logging_strategy="no",
             save_strategy="no",
         )
         GRPOTrainer(
-            model=load_model("arithmetic", attention="padded"),
-            reward_funcs=final_answer,
+            model=model,
+            reward_funcs=_reward(task, stop_tokens(model, tokenizer)),
             args=settings,
-            train_dataset=Dataset.from_list(rows),
+            train_dataset=Dataset.from_list([{"prompt": p.content, "answer": p.columns["answer"]} for p in task.train]),
             processing_class=tokenizer,
             callbacks=[clock],
         ).train()
+
+
+def _reward(task: Task, stop: set[int]) -> Callable[..., list[float | None]]:
+    """The task's own, told what TRL does not tell: whether a completion came to its end."""
+    assert task.default_reward is not None
+    function = resolve(task.default_reward)
+
+    def reward(completions: Any, completion_ids: Sequence[Sequence[int]], answer: Any, **_: Any) -> list[float | None]:
+        finished = [ids[-1] in stop for ids in completion_ids]
+        scores: list[float | None] = function(completions=completions, answer=answer, finished=finished)
+        return scores
+
+    return reward
 
 
 if __name__ == "__main__":
