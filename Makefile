@@ -38,7 +38,7 @@ check: $(READY)
 	$(BIN)/python scripts/make_docs.py --check
 
 bench: $(READY)
-	$(BIN)/tba bench --page docs/benchmarks.md
+	$(BIN)/tba bench --results docs/benchmarks --page docs/benchmarks.md
 
 vllm:
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm

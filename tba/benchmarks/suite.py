@@ -31,7 +31,7 @@ PARTS = {
 HEAD = """\
 # Benchmarks
 
-<!-- Written by `tba bench --page docs/benchmarks.md`. -->
+<!-- Written by `tba bench page --results docs/benchmarks --page docs/benchmarks.md` from what was measured. -->
 
 Ratios within one run on one machine; both sides of a ratio run in turn, so that a noisy minute hits both. The spread is
 the range over repetitions. ✓ and ✗ say whether the bar was met in that very run. `make bench` runs the quick form of
