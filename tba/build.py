@@ -131,6 +131,7 @@ def build_searcher(
         num_responses=config.searcher.num_responses,
         prompts_per_batch=config.searcher.prompts_per_batch,
         activity=Activity(run, f"searcher-{index}"),
+        skip_equal_rewards=config.searcher.skip_equal_rewards,
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_a_period(config, index) if taking_turns else None,
         evaluate=None if evaluator is None else lambda: evaluator().values,

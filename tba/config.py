@@ -161,6 +161,9 @@ class SearcherConfig(Section):
     """Lowest temperature of such a batch."""
     temperature_high: float = Field(2.0, gt=0)
     """Highest temperature of such a batch."""
+    skip_equal_rewards: bool = False
+    """Do not train on groups whose rewards are all equal: beside the distance to the reference they teach nothing, and
+    where right responses are rare they are most groups. At least one group of a batch is handed up."""
 
     @model_validator(mode="after")
     def _check(self) -> SearcherConfig:

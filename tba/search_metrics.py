@@ -36,7 +36,7 @@ class SearchTally:
         *,
         on_policy: bool = True,
     ) -> None:
-        """Take in one group, used or dropped."""
+        """Take in one group, used or not. Without a view of the reference it does not count towards KL."""
         sums = self._sums
         rewards = [reward for reward in scores.rewards if reward is not None]
         sums["groups"] += 1
@@ -46,7 +46,7 @@ class SearchTally:
         sums["scored"] += len(rewards)
         sums["failed"] += len(responses) - len(rewards)
         sums["reward"] += sum(rewards)
-        if on_policy:
+        if on_policy and reference:
             sums["on_policy"] += len(responses)
             sums["log_ratio"] += sum(
                 r.logprob - float(view.sum(dtype=np.float64)) for r, view in zip(responses, reference, strict=True)
@@ -59,13 +59,16 @@ class SearchTally:
     def count_dropped_group(self) -> None:
         self._sums["groups_dropped"] += 1
 
+    def count_skipped_group(self) -> None:
+        self._sums["groups_skipped"] += 1
+
     def values(self, version: int, spent: Mapping[str, float]) -> dict[str, Any]:
         """The record; `spent` is the Searcher's time so far by activity."""
         sums, seconds = self._sums, max(self.seconds, 1e-9)
         scored, responses = max(1.0, sums["scored"]), max(1.0, sums["responses"])
         return {
             "version": version,
-            **{name: int(sums[name]) for name in ("groups", "groups_dropped", "tokens", "failed")},
+            **{name: int(sums[name]) for name in ("groups", "groups_dropped", "groups_skipped", "tokens", "failed")},
             "tokens_per_second": sums["tokens"] / seconds,
             "reward": sums["reward"] / scored,
             # Of samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).

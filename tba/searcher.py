@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,10 @@ class Searched:
 
     problems: Sequence[Problem]
     responses: list[list[Response]]
-    reference: list[list[TokenLogprobs]]
     on_policy: bool
     """Sampled at the policy's own temperature."""
+    reference: Sequence[Sequence[TokenLogprobs]] | None
+    """None: to be computed once the scores say for which groups."""
 
 
 class Searcher:
@@ -61,6 +62,7 @@ class Searcher:
         num_responses: int,
         prompts_per_batch: int,
         activity: Activity,
+        skip_equal_rewards: bool = False,
         in_flight_updates: bool = False,
         budget: int | None = None,
         evaluate: Callable[[], Mapping[str, Any]] | None = None,
@@ -77,6 +79,7 @@ class Searcher:
         self.num_responses = num_responses
         self.prompts_per_batch = prompts_per_batch
         self.activity = activity
+        self.skip_equal_rewards = skip_equal_rewards
         self.in_flight_updates = in_flight_updates
         self.budget = budget
         self.evaluate = evaluate
@@ -132,10 +135,9 @@ class Searcher:
                 between_steps=between_steps,
             )
         self.scorer.submit([p.request(r) for p, r in zip(problems, responses, strict=True)])
-        with self.activity("reference"):
-            answered = [(p.prompt, r) for p, r in zip(problems, responses, strict=True)]
-            reference = self.reference.token_logprobs(answered)
-        self._pending.append(Searched(problems, responses, reference, temperature is None))
+        # While the rewards are computed; unless they decide what it is needed for.
+        reference = None if self.skip_equal_rewards else self._reference_view(problems, responses)
+        self._pending.append(Searched(problems, responses, temperature is None, reference))
         # Scores that are slow in coming arrive during later generations, within limits: data should not grow old here.
         while self._pending and (
             self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES or self.scorer.ready()
@@ -185,15 +187,20 @@ class Searcher:
     def _hand_up(self, batch: Searched) -> None:
         with self.activity("score", "rewards of the last batch"):
             all_scores = self.scorer.collect()
+        skipped = _equal_groups(all_scores) if self.skip_equal_rewards else frozenset()
+        views = batch.reference or self._reference_of_others(batch, skipped)
         num_events = 0
-        for problem, responses, reference, scores in zip(
-            batch.problems, batch.responses, batch.reference, all_scores, strict=True
+        for number, (problem, responses, reference, scores) in enumerate(
+            zip(batch.problems, batch.responses, views, all_scores, strict=True)
         ):
             self._tally.count(responses, reference, scores, self.scorer.names, on_policy=batch.on_policy)
             for failure in scores.failures[: MAX_EVENTS_PER_BATCH - num_events]:
                 num_events += 1
                 values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}
                 self.groups.send(Report("event", self.name, values | {"why": failure.kind, "message": failure.message}))
+            if number in skipped:
+                self._tally.count_skipped_group()
+                continue
             trajectories = _scored(responses, reference, scores)
             # A single trajectory has nothing to be compared with.
             if len(trajectories) < 2:
@@ -205,6 +212,19 @@ class Searcher:
             self.serial += 1
             with self.activity("send", "groups to the Trainer"):
                 self.groups.send(Group(problem.prompt, trajectories, self.name, self.serial))
+
+    def _reference_view(
+        self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]
+    ) -> list[list[TokenLogprobs]]:
+        with self.activity("reference"):
+            return self.reference.token_logprobs([(p.prompt, r) for p, r in zip(problems, responses, strict=True)])
+
+    def _reference_of_others(self, batch: Searched, skipped: Set[int]) -> list[list[TokenLogprobs]]:
+        """For each group of the batch; nothing for those that are skipped."""
+        wanted = [i for i in range(len(batch.problems)) if i not in skipped]
+        views = self._reference_view([batch.problems[i] for i in wanted], [batch.responses[i] for i in wanted])
+        found = dict(zip(wanted, views, strict=True))
+        return [found.get(i, []) for i in range(len(batch.problems))]
 
     def _give_up_if_fruitless(self, scores: Scores) -> None:
         self._fruitless += 1
@@ -218,6 +238,13 @@ class Searcher:
             values = self._tally.values(self.engine.version, self.activity.seconds())
             self.groups.send(Report("search", self.name, values))
             self._tally = SearchTally()
+
+
+def _equal_groups(all_scores: Sequence[Scores]) -> Set[int]:
+    """Groups of a batch whose rewards are all equal. Were it all of them, the first is not: a run always moves on."""
+    rewards = [{reward for reward in scores.rewards if reward is not None} for scores in all_scores]
+    equal = {number for number, values in enumerate(rewards) if len(values) == 1}
+    return equal if any(len(values) > 1 for values in rewards) else set(sorted(equal)[1:])
 
 
 def _scored(

@@ -33,7 +33,7 @@ class _NoText:
 def run(full: bool) -> list[Row]:
     tokens = NUM_TOKENS if full else 16
     with one_core():
-        return [_embedded(9 if full else 3), _against_generate(tokens, 1), _int8(tokens, 2)]
+        return [_embedded(25 if full else 5), _against_generate(tokens, 1), _int8(tokens, 2)]
 
 
 def _embedded(repeats: int) -> Row:

@@ -12,6 +12,7 @@ from tba.config import one_line_fault
 from tba.config_section import Section
 from tba.config_tasks import TaskConfig
 from tba.config_text import parse_overrides
+from tba.model_paths import model_directory
 from tba.types import TbaError
 
 
@@ -19,7 +20,7 @@ class Options(Section):
     """What the three commands have in common."""
 
     model: str
-    """A Hugging Face directory or id to start from."""
+    """A Hugging Face directory or id to start from; `all-MiniLM-L6-v2` may come from its package."""
     output: str
     """Folder to write the trained model to; it must not exist, or be empty."""
     epochs: float = Field(1.0, gt=0)
@@ -100,7 +101,7 @@ def parse_options(kind: type[Some], model: str | None, arguments: Sequence[str])
     if "task" in kind.model_fields:
         settings = _with_task(settings)
     try:
-        return kind.model_validate({"model": model, **settings})
+        return kind.model_validate({"model": model_directory(model), **settings})
     except ValidationError as error:
         raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
 

@@ -17,7 +17,7 @@ from tba.config_tasks import RedteamTaskConfig
 from tba.evaluations.base import Evaluation
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
 from tba.evaluations.redteam import RedteamEvaluator, wilson
-from tba.model_paths import embedding_directory
+from tba.model_paths import model_directory
 from tba.rewards.functions import RewardFactory
 from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import EMPTY_LOG_SCORE, VictimHarm
@@ -392,7 +392,7 @@ def test_the_interval_of_a_share_is_sound_at_its_ends() -> None:
 
 
 def test_a_name_that_is_a_folder_is_that_folder(tmp_path: Path) -> None:
-    assert embedding_directory(str(tmp_path)) == str(tmp_path)
+    assert model_directory(str(tmp_path)) == str(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
