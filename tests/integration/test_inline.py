@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rewards_for_tests import spec
 from safetensors.torch import load_file
 from small_runs import assert_nothing_doubled, records, rollouts, small_config
 from transformers import AutoModelForCausalLM
@@ -119,6 +120,31 @@ def test_weights_in_flight_are_named_token_by_token(tmp_path: Path) -> None:
     frame = rollouts(run)
     assert (frame["version"] >= 0).all()
     assert frame["version"].nunique() > 1
+
+
+def test_groups_with_equal_rewards_can_be_skipped(tmp_path: Path) -> None:
+    """All but one of a batch that has no others; what is left is trained on, with the reference's view of it."""
+    config = small_config(tmp_path, "skip", run=INLINE, searcher={"skip_equal_rewards": True, "prompts_per_batch": 4})
+    run = start(config).run
+    search = records(run, "search")
+    handed_up = rollouts(run)
+    spread = handed_up.groupby(["source", "serial"])["reward"].nunique()
+    assert sum(r["groups_skipped"] for r in search) > 0
+    assert (spread > 1).mean() > 0.5
+    assert sum(r["groups"] - r["groups_skipped"] for r in search) == len(spread)
+    assert all(len(row.reference_token_logprobs) == len(row.tokens) for row in handed_up.itertuples())
+
+
+def test_a_run_whose_rewards_are_all_equal_still_moves_on(tmp_path: Path) -> None:
+    config = small_config(
+        tmp_path,
+        "equal",
+        run=INLINE,
+        searcher={"skip_equal_rewards": True},
+        reward={"functions": spec("ones")},
+        trainer={"num_steps": 2},
+    )
+    assert [r["step"] for r in records(start(config).run, "train")] == [1, 2]
 
 
 def test_a_run_stopped_by_ctrl_c_repeats_the_uninterrupted_one_too(

@@ -9,59 +9,80 @@ from hypothesis import strategies as st
 from tiny_models import Lengths, answered
 
 from tba.batch import Answered, collate, micro_batches, pack, split_by_tokens
-from tba.testing import make_group
-from tba.types import Group
+from tba.testing import make_group, make_response
+from tba.types import Group, Prompt
 
 lengths = st.lists(
     st.tuples(st.integers(1, 9), st.lists(st.integers(1, 9), min_size=1, max_size=4)), min_size=1, max_size=4
 )
 
 
-@given(sequences=lengths)
-@example(sequences=[(1, [1])])
-@example(sequences=[(3, [1, 1]), (1, [9])])
-@settings(max_examples=60, deadline=None)
-def test_every_token_is_predicted_from_what_comes_before_it(sequences: Lengths) -> None:
-    given_groups = answered(sequences)
-    packed = pack(given_groups)
-    tokens, positions, predictors = (x.tolist() for x in (packed.tokens_N, packed.positions_N, packed.predictor_T))
+# Responses of two tokens begin alike as often as not, are one another's beginning, and come twice.
+written = st.lists(st.integers(5, 6), min_size=1, max_size=6)
+groups_of_alike = st.lists(
+    st.tuples(st.lists(st.integers(5, 6), min_size=1, max_size=3), st.lists(written, min_size=1, max_size=6)),
+    min_size=1,
+    max_size=4,
+)
+Written = list[tuple[list[int], list[list[int]]]]
+
+
+def as_answered(groups: Written) -> list[Answered]:
+    return [
+        (Prompt(str(i), "", tuple(prompt)), [make_response(tokens) for tokens in responses])
+        for i, (prompt, responses) in enumerate(groups)
+    ]
+
+
+@given(groups=groups_of_alike)
+@example(groups=[([5], [[5]])])
+@example(groups=[([5], [[5], [5, 6], [5, 6, 6], [5]]), ([5], [[5, 6]])])
+@settings(max_examples=200, deadline=None)
+def test_every_token_is_predicted_from_what_comes_before_it(groups: Written) -> None:
+    packed = pack(as_answered(groups))
+    tokens, positions = packed.tokens_N.tolist(), packed.positions_N.tolist()
+    predictors, targets = packed.predictor_E[packed.distinct_T].tolist(), packed.target_E[packed.distinct_T].tolist()
     t = r = 0
-    for g, (prompt, responses) in enumerate(given_groups):
+    for g, (prompt, responses) in enumerate(groups):
+        in_prompt = packed.prompt_index_GP[g, : len(prompt)].tolist()
+        assert [tokens[i] for i in in_prompt] == prompt
         for response in responses:
-            sequence = [*prompt.tokens, *response.tokens.tolist()]
-            for i, target in enumerate(response.tokens.tolist()):
-                before = len(prompt.tokens) - 1 + i
-                assert tokens[predictors[t]] == sequence[before]
-                assert positions[predictors[t]] == before
-                assert packed.target_T[t] == target
-                assert packed.response_T[t] == r
-                t += 1
+            own = packed.response_index_RL[r, : len(response) - 1].tolist()
+            assert [tokens[i] for i in own] == response[:-1]
+            assert [positions[i] for i in in_prompt + own] == list(range(len(prompt) + len(own)))
+            assert predictors[t : t + len(response)] == [in_prompt[-1], *own]
+            assert targets[t : t + len(response)] == response
+            assert packed.response_T[t : t + len(response)].tolist() == [r] * len(response)
+            assert not packed.response_index_RL[r, len(own) :].any(), "padding points at position 0"
             assert packed.group_R[r] == g
+            t += len(response)
             r += 1
-    assert t == len(packed.target_T) == len(predictors)
+    assert t == len(packed.distinct_T) == len(packed.response_T)
     assert packed.num_responses == r
 
 
-@given(sequences=lengths)
-@settings(max_examples=60, deadline=None)
-def test_the_row_holds_each_prompt_once_and_no_last_token(sequences: Lengths) -> None:
-    packed = pack(answered(sequences))
-    assert packed.num_tokens == sum(prompt + sum(responses) - len(responses) for prompt, responses in sequences)
-    assert packed.prompt_lengths_G.tolist() == [prompt for prompt, _ in sequences]
-    inside = [row[:n].tolist() for row, n in zip(packed.prompt_index_GP, packed.prompt_lengths_G, strict=True)]
-    own_lengths = [n - 1 for _, responses in sequences for n in responses]
-    inside += [row[:n].tolist() for row, n in zip(packed.response_index_RL, own_lengths, strict=True)]
-    # Each position of the row belongs to one prompt or one response: nothing is left out, nothing comes twice.
-    assert sorted(index for row in inside for index in row) == list(range(packed.num_tokens))
-    padding = [row[n:] for row, n in zip(packed.response_index_RL, own_lengths, strict=True)]
-    assert not torch.cat(padding).any(), "padding points at position 0"
+@given(groups=groups_of_alike)
+@settings(max_examples=200, deadline=None)
+def test_the_row_holds_each_prompt_and_each_beginning_once(groups: Written) -> None:
+    packed = pack(as_answered(groups))
+    inner = [{tuple(r[:n]) for r in responses for n in range(1, len(r))} for _, responses in groups]
+    assert packed.num_tokens == sum(len(prompt) + len(own) for (prompt, _), own in zip(groups, inner, strict=True))
+    assert packed.prompt_lengths_G.tolist() == [len(prompt) for prompt, _ in groups]
+    beginnings = [{tuple(r[:n]) for r in responses for n in range(1, len(r) + 1)} for _, responses in groups]
+    assert len(packed.predictor_E) == len(packed.target_E) == sum(map(len, beginnings))
+    # No position of the row is left out, and none belongs to two groups.
+    used = [set(row[:n].tolist()) for row, n in zip(packed.prompt_index_GP, packed.prompt_lengths_G, strict=True)]
+    own_lengths = [len(r) - 1 for _, responses in groups for r in responses]
+    for row, n, g in zip(packed.response_index_RL, own_lengths, packed.group_R.tolist(), strict=True):
+        used[g] |= set(row[:n].tolist())
+    assert sorted(index for group in used for index in group) == list(range(packed.num_tokens))
 
 
 @given(sequences=lengths)
 @settings(max_examples=30, deadline=None)
 def test_sums_are_over_each_response(sequences: Lengths) -> None:
     packed = pack(answered(sequences))
-    values = torch.arange(1.0, len(packed.target_T) + 1, requires_grad=True)
+    values = torch.arange(1.0, len(packed.response_T) + 1, requires_grad=True)
     sums = packed.sum_by_response(values)
     parts = values.split([n for _, responses in sequences for n in responses])
     assert sums.tolist() == [part.sum().item() for part in parts]

@@ -27,7 +27,7 @@ from tba.policy import (
     token_logprobs,
     uses_shared_prompt,
 )
-from tba.testing import save_tiny_model
+from tba.testing import make_response, save_tiny_model
 from tba.types import Group, TbaError, Trajectory
 
 MIXED: Lengths = [(5, [3, 8, 1]), (2, [6, 6]), (9, [1])]
@@ -89,6 +89,27 @@ def test_shared_prompts_change_neither_logprobs_nor_gradients(
     assert uses_shared_prompt(shared)
     assert not uses_shared_prompt(padded)
     packed = pack(answered(sequences, seed))
+    assert_same_values_and_gradients(shared, padded, packed, temperature, chunk_tokens)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@given(seed=st.integers(0, 99))
+@settings(max_examples=10, deadline=None)
+def test_nor_do_beginnings_that_responses_share(name: str, seed: int) -> None:
+    shared, padded = pair(name)
+    rng = np.random.default_rng(seed)
+    alike = [  # of two tokens: they begin alike, are one another's beginning, and come twice
+        (prompt, [make_response(rng.integers(5, 7, rng.integers(1, 9)).tolist()) for _ in range(12)])
+        for prompt, _ in answered([(4, []), (2, [])], seed)
+    ]
+    packed = pack(alike)
+    assert packed.num_tokens < sum(len(p.tokens) + sum(len(r) - 1 for r in rs) for p, rs in alike)
+    assert_same_values_and_gradients(shared, padded, packed, 0.7, 1024)
+
+
+def assert_same_values_and_gradients(
+    shared: PreTrainedModel, padded: PreTrainedModel, packed: PackedTokens, temperature: float, chunk_tokens: int
+) -> None:
     values, gradients = with_gradients(shared, packed, temperature=temperature, chunk_tokens=chunk_tokens)
     expected_values, expected_gradients = with_gradients(padded, packed, temperature=temperature)
     assert_close(values, expected_values, rtol=1e-4, atol=1e-4)
