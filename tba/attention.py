@@ -7,6 +7,7 @@ generation (`engines/decoders.py`) are two layouts of the same function, so no m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,6 +62,18 @@ def supports_shared_prompt(model_class: type[PreTrainedModel], config: PreTraine
 
 
 @dataclass(frozen=True)
+class ResponseBlock:
+    """Responses of similar length, as rows of a rectangle."""
+
+    index_RL: Tensor
+    """Positions in the row. A response's last token predicts nothing, so it is not there."""
+    group_R: Tensor
+    """Which prompt each response belongs to."""
+    mask_RLS: Tensor
+    """Which of the S = P + L keys (prompt, then own tokens) each response position sees."""
+
+
+@dataclass(frozen=True)
 class PackedGroups:
     """Groups laid end to end in one row: each prompt once, then its responses.
 
@@ -69,18 +82,11 @@ class PackedGroups:
     """
 
     prompt_index_GP: Tensor
-    response_index_RL: Tensor
-    """R responses in all. A response's last token predicts nothing, so it is not in the row."""
-    group_R: Tensor
-    """Which prompt each response belongs to."""
-    mask_RLS: Tensor
-    """Which of the S = P + L keys (prompt, then own tokens) each response position sees."""
+    blocks: Sequence[ResponseBlock]
     row_index_N: Tensor
-    """For each position of the row, where its output lies in [prompts, responses] flattened."""
+    """For each position of the row, where its output lies in [prompts, blocks] flattened."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        G, P = self.prompt_index_GP.shape
-        R, L = self.response_index_RL.shape
         gqa = query.shape[1] != key.shape[1]
 
         def rows(x: Tensor, index: Tensor) -> Tensor:  # (1, H, N, D) -> (rows, H, length, D)
@@ -91,20 +97,21 @@ class PackedGroups:
         prompt_out = scaled_dot_product_attention(
             rows(query, self.prompt_index_GP), prompt_key, prompt_value, is_causal=True, scale=scaling, enable_gqa=gqa
         )
-        outputs = [prompt_out.transpose(1, 2).reshape(G * P, -1)]
-        if L:
+        outputs = [prompt_out.transpose(1, 2).flatten(0, 1).flatten(1)]
+        for block in self.blocks:
 
-            def keys_of(prompt: Tensor, own: Tensor) -> Tensor:  # the prompt's are shared by its group
-                return torch.cat([prompt.index_select(0, self.group_R), rows(own, self.response_index_RL)], dim=2)
+            def keys_of(prompt: Tensor, own: Tensor, block: ResponseBlock = block) -> Tensor:
+                """The prompt's are shared by its group."""
+                return torch.cat([prompt.index_select(0, block.group_R), rows(own, block.index_RL)], dim=2)
 
             response_out = scaled_dot_product_attention(
-                rows(query, self.response_index_RL),
+                rows(query, block.index_RL),
                 keys_of(prompt_key, key),
                 keys_of(prompt_value, value),
-                attn_mask=self.mask_RLS.unsqueeze(1),
+                attn_mask=block.mask_RLS.unsqueeze(1),
                 scale=scaling,
                 enable_gqa=gqa,
             )
-            outputs.append(response_out.transpose(1, 2).reshape(R * L, -1))
+            outputs.append(response_out.transpose(1, 2).flatten(0, 1).flatten(1))
         out = torch.cat(outputs).index_select(0, self.row_index_N)
         return out.view(1, len(out), query.shape[1], -1)

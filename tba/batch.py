@@ -31,6 +31,8 @@ class PackedTokens:
     prompt_index_GP: Tensor
     prompt_lengths_G: Tensor
     response_index_RL: Tensor
+    inner_lengths_R: Tensor
+    """Tokens of each response that are in the row: all but the last."""
     group_R: Tensor
     """Which prompt each response belongs to."""
     predictor_E: Tensor
@@ -156,6 +158,7 @@ def pack(answered: Sequence[Answered]) -> PackedTokens:
         prompt_index_GP=_pad(prompt_rows),
         prompt_lengths_G=_long(prompt_lengths_G),
         response_index_RL=_long(index_RL),
+        inner_lengths_R=_long(lengths_R - 1),
         group_R=_long(group_R),
         predictor_E=_long(before_RL[is_new_RL]),
         target_E=_long(tokens_RL[is_new_RL]),

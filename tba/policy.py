@@ -20,12 +20,15 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from tba.attention import SHARED_PROMPT, PackedGroups, supports_shared_prompt
+from tba.attention import SHARED_PROMPT, PackedGroups, ResponseBlock, supports_shared_prompt
 from tba.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
 from tba.logits import target_logprobs
 from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()
+
+WORTH_A_BLOCK = 2**14
+"""Pairs of query and key that attention must be spared, for a head, to make up for one more call of it."""
 
 
 def model_directory(path: str) -> str:
@@ -117,24 +120,44 @@ def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
 
 
 def _layout(packed: PackedTokens) -> PackedGroups:
-    G, P = packed.prompt_index_GP.shape
-    R, L = packed.response_index_RL.shape
+    P = packed.prompt_index_GP.shape[1]
     prompt_seen_GP = torch.arange(P) < packed.prompt_lengths_G.unsqueeze(1)
-    prompt_seen_RLP = prompt_seen_GP[packed.group_R].unsqueeze(1).expand(R, L, P)
+    blocks = [
+        _block(packed, rows_R, length, prompt_seen_GP)
+        for rows_R, length in _blocks_of_similar_length(packed.inner_lengths_R, P)
+    ]
+    places = torch.cat([packed.prompt_index_GP.flatten(), *(block.index_RL.flatten() for block in blocks)]).numpy()
+    row_index_N = np.empty(packed.num_tokens, dtype=np.int64)
+    # Responses that share a token compute the same attention for it: any of them will do, here the first. Padding
+    # points at position 0, whose own place is the first of all.
+    row_index_N[places[::-1]] = np.arange(len(places))[::-1]
+    return PackedGroups(packed.prompt_index_GP, blocks, torch.from_numpy(row_index_N))
+
+
+def _block(packed: PackedTokens, rows_R: Tensor, length: int, prompt_seen_GP: Tensor) -> ResponseBlock:
+    R, L, P = len(rows_R), length, prompt_seen_GP.shape[1]
+    group_R = packed.group_R[rows_R]
+    prompt_seen_RLP = prompt_seen_GP[group_R].unsqueeze(1).expand(R, L, P)
     own_seen_RLL = torch.ones(L, L, dtype=torch.bool).tril().expand(R, L, L)
-    row_index_N = torch.empty(packed.num_tokens, dtype=torch.long)
-    row_index_N[packed.prompt_index_GP] = torch.arange(G * P).view(G, P)
-    # Responses that share a token compute the same attention for it: any of them will do, here the first.
-    places = packed.response_index_RL.flatten().flip(0).numpy()
-    row_index_N.numpy()[places] = G * P + np.arange(R * L)[::-1]
-    row_index_N[0] = 0  # padding points at position 0 and has overwritten it
-    return PackedGroups(
-        prompt_index_GP=packed.prompt_index_GP,
-        response_index_RL=packed.response_index_RL,
-        group_R=packed.group_R,
-        mask_RLS=torch.cat([prompt_seen_RLP, own_seen_RLL], dim=2),
-        row_index_N=row_index_N,
+    return ResponseBlock(
+        packed.response_index_RL[rows_R, :L], group_R, torch.cat([prompt_seen_RLP, own_seen_RLL], dim=2)
     )
+
+
+def _blocks_of_similar_length(lengths_R: Tensor, prompt_length: int) -> list[tuple[Tensor, int]]:
+    """Rows by length, cut in halves while that saves attention more padding than another call costs."""
+
+    def cut(rows_R: Tensor, lengths_R: Tensor) -> list[tuple[Tensor, int]]:
+        half, longest = len(rows_R) // 2, int(lengths_R[-1])
+        if half:
+            shorter = int(lengths_R[half - 1])
+            saved = half * (longest * (prompt_length + longest) - shorter * (prompt_length + shorter))
+            if saved >= WORTH_A_BLOCK:
+                return cut(rows_R[:half], lengths_R[:half]) + cut(rows_R[half:], lengths_R[half:])
+        return [(rows_R, longest)] if longest else []
+
+    lengths_R, rows_R = lengths_R.sort(stable=True)
+    return cut(rows_R, lengths_R)
 
 
 def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
 
+from tba import policy
 from tba.attention import supports_shared_prompt
 from tba.batch import PackedTokens, collate, pack
 from tba.build import _checkpoint_layers
@@ -74,22 +76,30 @@ def one_by_one(model: PreTrainedModel, sequences: Lengths, temperature: float = 
     sequences=group_lengths,
     temperature=st.sampled_from([1.0, 0.7, 1.6]),
     chunk_tokens=st.sampled_from([1, 3, 1024]),
+    worth_a_block=st.sampled_from([1, policy.WORTH_A_BLOCK]),
     seed=st.integers(0, 99),
 )
-@example(sequences=MIXED, temperature=1.0, chunk_tokens=1024, seed=0)
-@example(sequences=[(4, [1, 1, 1])], temperature=0.7, chunk_tokens=1, seed=0)  # nothing but last tokens
-@example(sequences=[(1, [1])], temperature=1.0, chunk_tokens=1024, seed=0)
-@example(sequences=[(3, [5, 5]), (3, [5, 5])], temperature=1.0, chunk_tokens=3, seed=0)  # no padding anywhere
-@example(sequences=[(2, [1, 60]), (40, [2])], temperature=1.0, chunk_tokens=7, seed=0)  # padding nearly everywhere
+@example(sequences=MIXED, temperature=1.0, chunk_tokens=1024, worth_a_block=1, seed=0)
+@example(
+    sequences=[(4, [1, 1, 1])], temperature=0.7, chunk_tokens=1, worth_a_block=1, seed=0
+)  # nothing but last tokens
+@example(sequences=[(1, [1])], temperature=1.0, chunk_tokens=1024, worth_a_block=1, seed=0)
+@example(
+    sequences=[(3, [5, 5]), (3, [5, 5])], temperature=1.0, chunk_tokens=3, worth_a_block=1, seed=0
+)  # no padding anywhere
+@example(
+    sequences=[(2, [1, 60]), (40, [2])], temperature=1.0, chunk_tokens=7, worth_a_block=1, seed=0
+)  # padding nearly everywhere
 @settings(max_examples=15, deadline=None)
 def test_shared_prompts_change_neither_logprobs_nor_gradients(
-    name: str, sequences: Lengths, temperature: float, chunk_tokens: int, seed: int
+    name: str, sequences: Lengths, temperature: float, chunk_tokens: int, worth_a_block: int, seed: int
 ) -> None:
     shared, padded = pair(name)
     assert uses_shared_prompt(shared)
     assert not uses_shared_prompt(padded)
     packed = pack(answered(sequences, seed))
-    assert_same_values_and_gradients(shared, padded, packed, temperature, chunk_tokens)
+    with patch.object(policy, "WORTH_A_BLOCK", worth_a_block):
+        assert_same_values_and_gradients(shared, padded, packed, temperature, chunk_tokens)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -104,7 +114,8 @@ def test_nor_do_beginnings_that_responses_share(name: str, seed: int) -> None:
     ]
     packed = pack(alike)
     assert packed.num_tokens < sum(len(p.tokens) + sum(len(r) - 1 for r in rs) for p, rs in alike)
-    assert_same_values_and_gradients(shared, padded, packed, 0.7, 1024)
+    with patch.object(policy, "WORTH_A_BLOCK", 1):
+        assert_same_values_and_gradients(shared, padded, packed, 0.7, 1024)
 
 
 def assert_same_values_and_gradients(
