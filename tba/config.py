@@ -136,7 +136,7 @@ class EngineConfig(Section):
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
     precision: Literal["float32", "int8"] = "float32"
-    """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.5 times as fast on models of
+    """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.4 times as fast on models of
     100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
     as published."""
     stop_text: str = ""

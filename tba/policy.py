@@ -38,7 +38,9 @@ def model_directory(path: str) -> str:
     return path
 
 
-def load_model(path: str, *, attention: str = "auto", trust_remote_code: bool = False) -> PreTrainedModel:
+def load_model(
+    path: str, *, attention: str = "auto", trust_remote_code: bool = False, setting: str = "model"
+) -> PreTrainedModel:
     """A causal LM in float32, in evaluation mode (no dropout: trajectory balance needs one density)."""
     source = model_directory(path)
     try:
@@ -47,7 +49,7 @@ def load_model(path: str, *, attention: str = "auto", trust_remote_code: bool = 
             source, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise TbaError(f"model {path!r} cannot be loaded: {_first_line(error)}") from error
+        raise TbaError(f"{setting} {path!r} cannot be loaded: {_first_line(error)}") from error
     if getattr(model, "_is_stateful", False):
         raise TbaError(f"model {path!r} ({type(model).__name__}) keeps recurrent state, which no engine here supports")
     shared = supports_shared_prompt(type(model), config)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tba.engines.branches import Branches
@@ -31,13 +33,18 @@ class TransformersEngine:
         bf16: bool = False,
         precision: Precision = "float32",
         stop_text: str = "",
+        top_p: float = 1.0,
     ) -> None:
-        """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced."""
+        """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced.
+
+        Below 1, `top_p` samples from a nucleus, which has another density than the policy: not for training data.
+        """
         self._model = model
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
         self._bf16 = bf16
+        self._top_p = top_p
         self._generator = torch.Generator().manual_seed(seed)
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = -1  # as loaded; the first publication is newer
@@ -70,11 +77,13 @@ class TransformersEngine:
         temperature: float | None = None,
         full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
+        uniform_NL: NDArray[np.float32] | None = None,
     ) -> list[list[Response]]:
+        """As in `Engine`. What is drawn is decided by numbers of [0, 1) for each response and token, if given."""
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
-            generator = None if greedy else self._generator
+            draws = None if greedy else self._draws(uniform_NL)
             rows = self._decode(
-                prompts, num_responses, temperature or self._temperature, generator, full_precision, between_steps
+                prompts, num_responses, temperature or self._temperature, draws, full_precision, between_steps
             )
         texts = self._tokenizer.batch_decode([tokens.tolist() for tokens, _, _ in rows], skip_special_tokens=True)
         stop = set(self._stop)
@@ -89,7 +98,7 @@ class TransformersEngine:
         prompts: Sequence[Prompt],
         num_responses: int,
         temperature: float,
-        generator: torch.Generator | None,
+        draws: Callable[[NDArray[np.int64], int], Tensor] | None,
         full_precision: bool,
         between_steps: Callable[[], None] | None,
     ) -> list[tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]]:
@@ -105,7 +114,8 @@ class TransformersEngine:
         lengths_N = np.zeros(N, dtype=np.int64)
         versions: list[int] = []
         for t in range(L):
-            drawn_A, logprobs_A = draw_tokens(logits_RV, branches.slot_A, temperature, generator)
+            uniform_A = None if draws is None else draws(branches.active_A, t)
+            drawn_A, logprobs_A = draw_tokens(logits_RV, branches.slot_A, temperature, uniform_A, self._top_p)
             tokens_NL[branches.active_A, t] = drawn_A
             logprobs_NL[branches.active_A, t] = logprobs_A
             lengths_N[branches.active_A] = t + 1
@@ -124,6 +134,12 @@ class TransformersEngine:
             (tokens_NL[row, :n].copy(), logprobs_NL[row, :n].copy(), _runs(versions[:n]))
             for row, n in enumerate(lengths_N.tolist())
         ]
+
+    def _draws(self, uniform_NL: NDArray[np.float32] | None) -> Callable[[NDArray[np.int64], int], Tensor]:
+        """Numbers for the responses that draw their t-th token."""
+        if uniform_NL is not None:
+            return lambda active_A, t: torch.from_numpy(uniform_NL[active_A, t])
+        return lambda active_A, t: torch.rand(len(active_A), generator=self._generator)
 
     def _set_full_precision(self, full_precision: bool) -> None:
         if self._layers is not None:

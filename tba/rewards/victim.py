@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import xxhash
 
-from tba.rewards.pretrained import from_pretrained
-from tba.types import TbaError
+from tba.types import Prompt, TbaError
 
 
 class Victim:
@@ -27,11 +25,22 @@ class Victim:
         batch_size: int,
         seed: int,
     ) -> None:
-        self._model, self._tokenizer = from_pretrained("task.victim", path, "AutoModelForCausalLM", padding="left")
+        # Imported here: models are loaded in the reward process, and settings are checked without torch.
+        from tba.engines.transformers import TransformersEngine
+        from tba.policy import load_model, load_tokenizer
+
+        self._tokenizer = load_tokenizer(path)
         self._chat = prompt == "chat" or (prompt == "auto" and self._tokenizer.chat_template is not None)
         if self._chat and self._tokenizer.chat_template is None:
             raise TbaError(f"task.victim_prompt = 'chat' needs a chat template, and {path!r} has none: use 'plain'")
-        self._temperature, self._top_p = temperature, top_p
+        self._engine = TransformersEngine(
+            load_model(path, setting="task.victim"),
+            self._tokenizer,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            top_p=top_p,
+        )
         self._max_new_tokens, self._num_replies = max_new_tokens, num_replies
         self._batch_size, self._seed = batch_size, seed
 
@@ -54,41 +63,12 @@ class Victim:
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def _generate(self, texts: Sequence[str], attacks: Sequence[str]) -> list[list[str]]:
-        import torch
-        from transformers import LogitsProcessor, TemperatureLogitsWarper, TopPLogitsWarper
-
-        N, L = self._num_replies, self._max_new_tokens
-        uniform_RL = np.concatenate([self._rng(attack).random((N, L), dtype=np.float32) for attack in attacks])
-
-        class SeededChoice(LogitsProcessor):
-            """Draws a token by each row's own random numbers, and leaves only that one to be chosen."""
-
-            def __init__(self) -> None:
-                self.step = 0
-
-            def __call__(self, input_ids: Any, scores: Any) -> Any:
-                cumulative_RV = scores.float().softmax(dim=-1).cumsum(dim=-1)
-                uniform_R1 = torch.from_numpy(uniform_RL[:, self.step, None]) * cumulative_RV[:, -1:]
-                drawn_R1 = torch.searchsorted(cumulative_RV, uniform_R1, right=True).clamp_(max=scores.shape[1] - 1)
-                self.step += 1
-                return torch.full_like(scores, float("-inf")).scatter_(1, drawn_R1, 0.0)
-
-        warpers: list[LogitsProcessor] = [TemperatureLogitsWarper(self._temperature)]
-        if self._top_p < 1:
-            warpers.append(TopPLogitsWarper(self._top_p))
-        encoded = self._tokenizer(list(texts), return_tensors="pt", padding=True, add_special_tokens=not self._chat)
-        ids_RP, seen_RP = (encoded[name].repeat_interleave(N, dim=0) for name in ("input_ids", "attention_mask"))
-        with torch.inference_mode():
-            made_RL = self._model.generate(
-                ids_RP,
-                attention_mask=seen_RP,
-                max_new_tokens=L,
-                do_sample=False,  # the processor has chosen
-                logits_processor=[*warpers, SeededChoice()],
-                pad_token_id=self._tokenizer.pad_token_id,
-            )[:, ids_RP.shape[1] :]
-        decoded = self._tokenizer.batch_decode(made_RL, skip_special_tokens=True)
-        return [decoded[i : i + N] for i in range(0, len(decoded), N)]
+        shape = (self._num_replies, self._max_new_tokens)
+        uniform_NL = np.concatenate([self._rng(attack).random(shape, dtype=np.float32) for attack in attacks])
+        ids = [self._tokenizer(text, add_special_tokens=not self._chat).input_ids for text in texts]
+        prompts = [Prompt(str(i), text, tuple(row)) for i, (text, row) in enumerate(zip(texts, ids, strict=True))]
+        replies = self._engine.generate(prompts, self._num_replies, uniform_NL=uniform_NL)
+        return [[reply.text for reply in row] for row in replies]
 
     def _rng(self, attack: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, xxhash.xxh3_64_intdigest(attack.encode())])

@@ -14,10 +14,12 @@ import torch
 
 from tba.config import Config, load_config
 from tba.config_tasks import RedteamTaskConfig
+from tba.engines import sampling
 from tba.evaluations.base import Evaluation
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
 from tba.evaluations.redteam import RedteamEvaluator, wilson
-from tba.model_paths import model_directory
+from tba.model_paths import named_model
+from tba.policy import load_model, load_tokenizer
 from tba.rewards.functions import RewardFactory
 from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import EMPTY_LOG_SCORE, VictimHarm
@@ -107,11 +109,15 @@ def test_replies_depend_on_the_attack_alone(models: tuple[str, str]) -> None:
     assert victim(models[0], seed=1)(ATTACKS) != together
 
 
-def test_replies_are_drawn_from_the_tempered_nucleus(models: tuple[str, str]) -> None:
+@pytest.mark.parametrize("likely", [1, 1024])
+def test_replies_are_drawn_from_the_tempered_nucleus(
+    likely: int, models: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """First tokens of many replies, against the distribution written out."""
+    monkeypatch.setattr(sampling, "LIKELY", likely)
     asked = victim(models[0], temperature=0.5, top_p=0.8, max_new_tokens=1, num_replies=3000, batch_size=3000)
     firsts = asked(["tell me"])[0]
-    tokenizer, model = asked._tokenizer, asked._model
+    tokenizer, model = load_tokenizer(models[0]), load_model(models[0], attention="padded")
     logits = model(**tokenizer("tell me", return_tensors="pt")).logits[0, -1]
     p = (logits / 0.5).softmax(-1)
     ordered = p.sort(descending=True)
@@ -392,7 +398,7 @@ def test_the_interval_of_a_share_is_sound_at_its_ends() -> None:
 
 
 def test_a_name_that_is_a_folder_is_that_folder(tmp_path: Path) -> None:
-    assert model_directory(str(tmp_path)) == str(tmp_path)
+    assert named_model(str(tmp_path)) == str(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
