@@ -107,6 +107,8 @@ class RewardConfig(Section):
     """Device of the model, such as `cuda:1`."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
+    start_seconds: float = Field(120.0, gt=0)
+    """Time limit for a reward process to import its functions and load its models."""
     max_processes: int = Field(32, ge=1)
     """Reward processes of a Searcher, at most. There is one, and more only while functions spend their time waiting
     (for a judge, a sandbox, a network) rather than computing; 1 if each would hold a model on a device."""

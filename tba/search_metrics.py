@@ -75,7 +75,7 @@ class SearchTally:
             "kl": sums["log_ratio"] / sums["on_policy"] if sums["on_policy"] else None,
             "completions/mean_length": sums["tokens"] / responses,
             "completions/clipped_ratio": 1 - sums["finished"] / responses,
-            **{f"{name}/mean": total / scored for name, total in sums.items() if name.startswith("rewards/")},
             **{f"rewards/{name}": sum(values) / len(values) for name, values in self._reported.items()},
+            **{f"{name}/mean": total / scored for name, total in sums.items() if name.startswith("rewards/")},
             **{f"seconds/{kind}": round(seconds, 3) for kind, seconds in spent.items()},
         }

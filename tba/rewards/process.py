@@ -26,8 +26,6 @@ from tba.rewards.functions import RewardFactory, RewardSpec, names_of, resolve
 from tba.rewards.scoring import FailureKind, ScoreRequest, Scores, score_group
 from tba.types import TbaError
 
-START_SECONDS = 120.0
-"""Limit for starting and importing, apart from the limit for scoring: user modules may load models."""
 STOP_SECONDS = 1.0
 """An idle child gets this long to end by itself."""
 
@@ -87,10 +85,10 @@ class RewardProcess:
         self._end = Finalize(self, _end_process, args=(self._process,), exitpriority=10)
         self._names: tuple[str, ...] | None = None
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """The functions' names for metrics, once all are imported; TbaError if that fails."""
+    def wait_until_ready(self, timeout_seconds: float) -> tuple[str, ...]:
+        """The functions' names for metrics, once all are imported; TbaError if that fails or takes longer."""
         if self._names is None:
-            self._names = self._first_message()
+            self._names = self._first_message(timeout_seconds)
         return self._names
 
     def score(self, request: ScoreRequest, timeout_seconds: float) -> Scored:
@@ -121,13 +119,14 @@ class RewardProcess:
         self._process.join(STOP_SECONDS)
         self._end()
 
-    def _first_message(self) -> tuple[str, ...]:
+    def _first_message(self, timeout_seconds: float) -> tuple[str, ...]:
         names = ", ".join(spec.path if isinstance(spec, RewardFactory) else spec for spec in self._functions)
         try:
-            message = self._receive(time.monotonic() + START_SECONDS)
+            message = self._receive(time.monotonic() + timeout_seconds)
         except TimeoutError:
             raise TbaError(
-                f"the reward process was not ready after {START_SECONDS:g} s: make importing {names} quicker"
+                f"the reward process was not ready after {timeout_seconds:g} s: make importing {names} quicker, or "
+                "raise reward.start_seconds"
             ) from None
         except (EOFError, OSError):
             raise TbaError(

@@ -39,11 +39,13 @@ class Scorer:
         weights: Sequence[float],
         timeout_seconds: float,
         max_processes: int = 1,
+        start_seconds: float = 120.0,
     ) -> None:
-        """`weights` may be empty for 1 each; the time limit is for one request."""
+        """`weights` may be empty for 1 each; time limits are for one request, and for a process to be ready."""
         self.functions = tuple(functions)
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
         self.timeout_seconds = timeout_seconds
+        self.start_seconds = start_seconds
         # What a factory makes may hold models: one copy is enough.
         self.max_processes = 1 if any(isinstance(spec, RewardFactory) for spec in functions) else max_processes
         if not self.functions:
@@ -71,7 +73,7 @@ class Scorer:
             raise RuntimeError("the scorer was started already")
         first = _Worker(self)
         try:
-            self._names = first.ready_process().wait_until_ready()
+            self._names = first.ready_process().wait_until_ready(self.start_seconds)
         except BaseException:
             first.close()
             raise
@@ -207,7 +209,7 @@ class _Worker:
                 self._process = RewardProcess(self._scorer.functions, self._scorer.weights)
             process = self._process
         try:
-            process.wait_until_ready()
+            process.wait_until_ready(self._scorer.start_seconds)
         except TbaError:
             self._discard(process)
             raise

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tba.rewards import process
 from tba.rewards.functions import RewardFactory, resolve
 from tba.rewards.scorer import Scorer, ScoreRequest
 from tba.rewards.scoring import score_group
@@ -193,11 +192,10 @@ def test_close_does_not_wait_for_a_hanging_function():
         ("import threading; threading.Event().wait()", "not ready after 2 s"),
     ],
 )
-def test_start_raises_what_keeps_the_function_from_being_imported(tmp_path, monkeypatch, source, message):
-    monkeypatch.setattr(process, "START_SECONDS", 2.0)
+def test_start_raises_what_keeps_the_function_from_being_imported(tmp_path, source, message):
     (tmp_path / "mine.py").write_text(source)
     with pytest.raises(TbaError) as caught:
-        Scorer([f"{tmp_path}/mine.py:reward"], [], timeout_seconds=30).start()
+        Scorer([f"{tmp_path}/mine.py:reward"], [], timeout_seconds=30, start_seconds=2.0).start()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
