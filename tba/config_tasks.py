@@ -54,7 +54,7 @@ class AdditionTaskConfig(Section):
     """The kind of task."""
     max_digits: int = Field(2, ge=1, le=9)
     """Digits of the longest numbers that are added; shorter ones are as frequent."""
-    instruction: str = "Answer with just the number."
+    instruction: str = "Reply with just the number."
     """Told after the question; may be empty. The last number of the response is its answer either way."""
     num_train: int = Field(2048, ge=1)
     """Training questions, distinct."""

@@ -69,17 +69,17 @@ def addition(model: str) -> Race:
     sections: Sections = {
         "model": {"path": model},
         "task": {"kind": "addition"},
-        "engine": {"max_new_tokens": 16, "temperature": 0.7},
-        "searcher": {"num_responses": 16, "prompts_per_batch": 8},
+        "engine": {"max_new_tokens": 16, "temperature": 0.7, "precision": "int8"},
+        "searcher": {"num_responses": 16, "prompts_per_batch": 16, "skip_equal_rewards": True},
         "buffer": {"recent_fraction": 0.8},
-        "objective": {"beta": 0.01},
+        "objective": {"beta": 0.02},
         "evaluation": {"num_prompts": 128},
     }
     return Race(
         "SmolLM2-135M-Instruct, addition",
         sections,
-        0.5,
-        {"learning_rate": 1e-5, "num_groups": 8, "sync_period": 1, "num_steps": 40},
+        0.45,
+        {"learning_rate": 1.2e-5, "warmup_steps": 2, "num_groups": 10, "sync_period": 2, "num_steps": 24},
         {"learning_rate": 1e-5, "num_prompts": 8, "max_seconds": 3600},
         "the Trainer's step",
     )
@@ -141,7 +141,7 @@ def _seconds_with_evaluations(race: Race, seed: int) -> float:
             **race.sections,
             "run": {"seed": seed, "root": root, "name": "race", "display": "none"},
             "trainer": dict(race.ours),
-            "evaluation": {**race.sections["evaluation"], "period": 2},
+            "evaluation": {**race.sections["evaluation"], "period": 4},
         }
         evaluations = [r for r in read_metrics(start(load_config(None, sections)).run) if r["kind"] == "eval"]
     begun = evaluations[0]["time"]
