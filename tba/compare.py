@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tba.metrics import read_metrics
-from tba.summary import FILE
+from tba.metrics import JUDGED_BY, judged_by, read_metrics
+from tba.plots import Curves, draw_curves, draw_front
+from tba.summary import FILE, summarise
 from tba.types import TbaError
 
 
@@ -38,18 +39,16 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
             table.add_row(key, *(_cell(summary.get(key)) for summary in summaries))
     console = Console(highlight=False)
     console.print(table)
-    records = {name: _evaluations(run) for name, run in zip(names, runs, strict=True)}
-    points = [point for name, evals in records.items() for point in points_of(name, evals)]
+    records = {name: read_metrics(run) for name, run in zip(names, runs, strict=True)}
+    points = [point for name, found in records.items() for point in points_of(name, _evaluations(found))]
     if points:
         console.print(_front_table(points))
     if plot is None:
         return
-    from tba.plots import draw_accuracy, draw_front
-
     if points:
         draw_front(points, pareto_front(points), plot)
-    elif any((curves := {name: accuracy_of(evals) for name, evals in records.items()}).values()):
-        draw_accuracy(curves, plot)
+    elif any(_evaluations(found) for found in records.values()):
+        draw_curves({name: _curves(found) for name, found in records.items()}, plot)
     else:
         raise TbaError("none of these runs has an evaluation to draw: turn evaluation.period on")
     console.print(f"drawn: {plot}")
@@ -72,8 +71,14 @@ def points_of(name: str, evals: Sequence[dict[str, Any]]) -> list[Point]:
     ]
 
 
-def accuracy_of(evals: Sequence[dict[str, Any]]) -> list[tuple[int, float, float | None]]:
-    return [(e["step"], e["accuracy"], e.get("accuracy_se")) for e in evals if e.get("accuracy") is not None]
+def _curves(records: Sequence[dict[str, Any]]) -> Curves:
+    evals = _evaluations(records)
+    name = judged_by(evals[-1]) if evals else JUDGED_BY[0]
+    return Curves(
+        name,
+        [(e["time"] / 60, e[name], e.get(f"{name}_se")) for e in evals if e.get(name) is not None],
+        [(r["time"] / 60, r["reward"]) for r in records if r["kind"] == "search"],
+    )
 
 
 def pareto_front(points: Sequence[Point]) -> list[Point]:
@@ -100,8 +105,8 @@ def _front_table(points: Sequence[Point]) -> Table:
     return table
 
 
-def _evaluations(run: Path) -> list[dict[str, Any]]:
-    return sorted((r for r in read_metrics(run) if r["kind"] == "eval"), key=lambda r: r["step"])
+def _evaluations(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted((r for r in records if r["kind"] == "eval"), key=lambda r: r["step"])
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -111,11 +116,14 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 
 def _read(run: Path) -> dict[str, Any]:
-    try:
+    """The summary; of a run that has not ended, what there is so far."""
+    if (run / FILE).is_file():
         summary: dict[str, Any] = json.loads((run / FILE).read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise TbaError(f"{run} has no {FILE}: it is not a run, or has not ended yet") from None
-    return summary
+        return summary
+    records = read_metrics(run)
+    if not records:
+        raise TbaError(f"{run} has neither {FILE} nor metrics: it is not a run, or has just begun")
+    return summarise(records)
 
 
 def _cell(value: Any) -> str:

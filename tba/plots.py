@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,21 @@ from tba.types import TbaError
 if TYPE_CHECKING:
     from tba.compare import Point
 
-Curve = Sequence[tuple[int, float, float | None]]
-"""Steps with a value and its standard error."""
+
+@dataclass(frozen=True)
+class Curves:
+    """A run over its time, in minutes."""
+
+    judged_by: str
+    evaluated: Sequence[tuple[float, float, float | None]]
+    """When, what came out, and its standard error."""
+    searched: Sequence[tuple[float, float]]
+    """When, and the mean reward of fresh responses."""
 
 
 def draw_front(points: Sequence[Point], front: Sequence[Point], path: Path) -> None:
     """Every evaluation as (KL, win rate), joined within a run in the order of steps; the front as a staircase."""
-    figure, axes = _figure()
+    figure, axes = _figure(1)
     for name in dict.fromkeys(point.run for point in points):
         own = [point for point in points if point.run == name]
         axes.errorbar(
@@ -39,36 +48,50 @@ def draw_front(points: Sequence[Point], front: Sequence[Point], path: Path) -> N
     axes.axhline(0.5, color="grey", linewidth=0.6, linestyle=":")
     axes.set_xlabel("KL(policy ‖ reference), nats per response")
     axes.set_ylabel("win rate against reference summaries")
-    _save(figure, axes, path)
+    _save(figure, [axes], path)
 
 
-def draw_accuracy(curves: Mapping[str, Curve], path: Path) -> None:
-    """Held-out accuracy over steps, with a band of one standard error."""
-    figure, axes = _figure()
-    for name, curve in curves.items():
-        steps, values = [step for step, _, _ in curve], [value for _, value, _ in curve]
-        errors = [error or 0.0 for _, _, error in curve]
-        (line,) = axes.plot(steps, values, marker="o", markersize=3, label=name)
+def draw_curves(runs: Mapping[str, Curves], path: Path) -> None:
+    """What held-out evaluations gave, with a band of one standard error, and the reward of what Searchers made."""
+    figure, (left, right) = _figure(2)
+    for name, curves in runs.items():
+        minutes, values = [m for m, _, _ in curves.evaluated], [value for _, value, _ in curves.evaluated]
+        errors = [error or 0.0 for _, _, error in curves.evaluated]
+        (line,) = left.plot(minutes, values, marker="o", markersize=3, label=name)
         low, high = ([v + sign * e for v, e in zip(values, errors, strict=True)] for sign in (-1, 1))
-        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_xlabel("step")
-    axes.set_ylabel("held-out accuracy")
-    _save(figure, axes, path)
+        left.fill_between(minutes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        minutes, rewards = [m for m, _ in curves.searched], [reward for _, reward in curves.searched]
+        right.plot(minutes, rewards, color=line.get_color(), alpha=0.25, linewidth=0.8)
+        right.plot(minutes, smooth(rewards), color=line.get_color(), label=name)
+    names = sorted({curves.judged_by.replace("_", " ") for curves in runs.values()})
+    left.set_ylabel(f"held-out {', '.join(names)}")
+    right.set_ylabel("reward of fresh responses")
+    for axes in (left, right):
+        axes.set_xlabel("minutes")
+    _save(figure, [left, right], path)
 
 
-def _figure() -> tuple[Any, Any]:
+def smooth(values: Sequence[float]) -> list[float]:
+    """Means over a window of a tenth of the run, shorter at its ends."""
+    half = max(1, len(values) // 20)
+    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(window) / len(window) for window in windows]
+
+
+def _figure(num_panels: int) -> tuple[Any, Any]:
     try:
         # The figure itself, not pyplot: no window system, and nothing global.
         from matplotlib.figure import Figure
     except ImportError:
         raise TbaError("--plot needs matplotlib: pip install 'tba[plots]'") from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    return figure, figure.subplots()
+    figure = Figure(figsize=(5 + 3 * (num_panels - 1) + 2, 4.5), layout="constrained")
+    return figure, figure.subplots(1, num_panels)
 
 
-def _save(figure: Any, axes: Any, path: Path) -> None:
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc="lower right")
+def _save(figure: Any, panels: Sequence[Any], path: Path) -> None:
+    for axes in panels:
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, loc="lower right")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:

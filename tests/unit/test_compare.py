@@ -74,6 +74,15 @@ def test_a_picture_is_drawn(tmp_path: Path, kind: str, capsys: pytest.CaptureFix
         show_comparison([run], tmp_path / "front.nonsense")
 
 
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = preference_run(tmp_path / "run")
+    (run / "summary.json").unlink()
+    show_comparison([run])
+    assert "0.600 ± 0.050" in capsys.readouterr().out
+    with pytest.raises(TbaError, match="not a run"):
+        show_comparison([tmp_path / "nothing"])
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     with pytest.raises(TbaError, match=r"evaluation\.period"):
         show_comparison([write_run(tmp_path / "run", [])], tmp_path / "front.png")
