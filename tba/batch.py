@@ -44,6 +44,11 @@ class PackedTokens:
     """Which response, in 0..R-1, each response token belongs to."""
 
     @property
+    def target_T(self) -> Tensor:
+        """All response tokens, response by response."""
+        return self.target_E[self.distinct_T]
+
+    @property
     def num_tokens(self) -> int:
         return len(self.tokens_N)
 
