@@ -44,7 +44,7 @@ class PackedTokens:
     """Which response, in 0..R-1, each response token belongs to."""
 
     @property
-    def target_T(self) -> Tensor:
+    def targets(self) -> Tensor:
         """All response tokens, response by response."""
         return self.target_E[self.distinct_T]
 

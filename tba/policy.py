@@ -170,7 +170,7 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
     lengths_G = packed.prompt_lengths_G.tolist()
     prompts = [packed.tokens_N[index[:n]] for index, n in zip(packed.prompt_index_GP, lengths_G, strict=True)]
     counts_R = torch.bincount(packed.response_T, minlength=packed.num_responses).tolist()
-    target_T = packed.target_T
+    target_T = packed.targets
     targets = target_T.split(counts_R)
     groups_R = packed.group_R.tolist()
     rows = [torch.cat([prompts[g], target[:-1]]) for g, target in zip(groups_R, targets, strict=True)]

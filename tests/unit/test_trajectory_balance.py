@@ -154,7 +154,7 @@ def step_gradient(table: Tensor, groups: list[Group], parts: Iterator[list[Group
     total, gradients = torch.zeros(()), torch.zeros_like(table)
     for part in parts:
         batch = collate(part)
-        logprobs_T = table.log_softmax(0)[batch.packed.target_T]
+        logprobs_T = table.log_softmax(0)[batch.packed.targets]
         policy_GK = batch.sum_by_trajectory(logprobs_T)
         value = trajectory_balance(policy_GK, batch.reference_GK, batch.reward_GK, beta=0.1).value
         weighted = value * (len(part) / len(groups))
