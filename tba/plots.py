@@ -84,7 +84,7 @@ def _figure(num_panels: int) -> tuple[Any, Any]:
         from matplotlib.figure import Figure
     except ImportError:
         raise TbaError("--plot needs matplotlib: pip install 'tba[plots]'") from None
-    figure = Figure(figsize=(5 + 3 * (num_panels - 1) + 2, 4.5), layout="constrained")
+    figure = Figure(figsize=(4 + 3 * num_panels, 4.5), layout="constrained")
     return figure, figure.subplots(1, num_panels)
 
 

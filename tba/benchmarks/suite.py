@@ -36,7 +36,7 @@ HEAD = """\
 Ratios within one run on one machine; both sides of a ratio run in turn, so that a noisy minute hits both. The spread is
 the range over repetitions. ✓ and ✗ say whether the bar was met in that very run. `make bench` runs the quick form of
 each, `tba bench NAME --full` the full one, with longer runs, more repetitions and the peers
-(`pip install 'tba[trl]'`; `make vllm` and `TBA_VLLM_PYTHON`).
+(`pip install 'tba[trl]'`; `make vllm` and `TBA_VLLM_PYTHON`; `tba fetch smollm2` and `TBA_SMOLLM2`).
 """
 
 
