@@ -138,7 +138,7 @@ def _problem(
     )
     text, tokens = encode(content)
     columns = {**exercise.columns, "answer": exercise.answer, "solution": exercise.solution}
-    return Problem(Prompt(id, text, tokens), content, columns)
+    return Problem(Prompt(id, text, tokens), content, columns, demonstration=exercise.solution)
 
 
 def _chat(exercise: Exercise, shots: Sequence[Exercise], config: Config, dialect: Dialect) -> Content:

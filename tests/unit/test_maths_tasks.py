@@ -65,14 +65,14 @@ def test_gsm8k_asks_for_the_mark_and_keeps_the_answer(tmp_path: Path) -> None:
     assert "<<" not in problem.columns["solution"]
 
 
-def test_the_solutions_earn_the_reward(tmp_path: Path) -> None:
+def test_the_solutions_are_demonstrations_and_earn_the_reward(tmp_path: Path) -> None:
     for kind, rows in (("gsm8k", GSM8K), ("math", MATH)):
         task = load(kind, data=write(tmp_path / f"{kind}.jsonl", rows), num_eval=1)
         reward = resolve(task.default_reward or "")
-        columns = [problem.columns for problem in task.train]
-        assert reward(completions=[c["solution"] for c in columns], answer=[c["answer"] for c in columns]) == [
-            1.0
-        ] * len(columns)
+        shown = [problem.demonstration for problem in task.train]
+        assert shown == [problem.columns["solution"] for problem in task.train]
+        rewards = reward(completions=shown, answer=[problem.columns["answer"] for problem in task.train])
+        assert rewards == [1.0] * len(shown)
 
 
 def test_a_plain_prompt_is_the_papers(tmp_path: Path) -> None:
