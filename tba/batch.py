@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tba.types import Group, Prompt, Response
+from tba.response_tree import Indices, ResponseTree
+from tba.types import Group, Prompt, Response, Trajectory
 
-Indices = NDArray[np.integer]
 Answered = tuple[Prompt, Sequence[Response]]
 
 
@@ -97,9 +96,16 @@ def collate(groups: Sequence[Group]) -> Batch:
         packed=pack(answered),
         response_GK=torch.tensor(positions),
         reward_GK=torch.tensor([[t.reward for t in row] for row in rows], dtype=torch.float32),
-        reference_GK=torch.tensor([[t.reference_logprob for t in row] for row in rows], dtype=torch.float32),
+        reference_GK=_reference_logprobs([t for row in rows for t in row]).view(len(rows), -1),
         version_GK=torch.tensor([[t.version for t in row] for row in rows]),
     )
+
+
+def _reference_logprobs(trajectories: Sequence[Trajectory]) -> Tensor:
+    """What `Trajectory.reference_logprob` is of each, all in one sum."""
+    views = [t.reference_token_logprobs for t in trajectories]
+    starts = np.cumsum([0, *map(len, views)])[:-1]
+    return torch.from_numpy(np.add.reduceat(np.concatenate(views, dtype=np.float64), starts)).float()
 
 
 def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
@@ -114,76 +120,44 @@ def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
 
 
 def pack(answered: Sequence[Answered]) -> PackedTokens:
-    """Prompts with their responses, of any number each, to one row.
-
-    In lexicographic order every response has in common with its predecessor whatever it has in common with any before
-    it: so one look back tells which of its tokens are new, and whose the others are.
-    """
+    """Prompts with their responses, of any number each, to one row."""
     responses = [response for _, group in answered for response in group]
     group_R = np.repeat(np.arange(len(answered)), [len(group) for _, group in answered])
     lengths_R = np.array([len(response) for response in responses])
-    R, L = len(responses), int(lengths_R.max())
-    tokens_RL = np.full((R, L), -1, dtype=np.int64)
-    for row, response in zip(tokens_RL, responses, strict=True):
-        row[: len(response)] = response.tokens
-
-    order = np.lexsort((*tokens_RL.T[::-1], group_R))
-    tokens_RL, sorted_group_R, lengths_R1 = tokens_RL[order], group_R[order], lengths_R[order, None]
-    step_L = np.arange(L)
-    common_R1 = _in_common_with_predecessor(tokens_RL, sorted_group_R)
-    is_new_RL = (step_L >= common_R1) & (step_L < lengths_R1)
-    # A last token has no place in the row, even where a longer response goes on from it: there it has.
-    inner_R1 = lengths_R1 - 1
-    shared_R1 = np.minimum(common_R1, np.concatenate([[[0]], inner_R1[:-1]]))
-    is_placed_RL = (step_L >= shared_R1) & (step_L < inner_R1)
+    tree = ResponseTree.of([response.tokens for response in responses], group_R)
 
     prompt_lengths_G = np.array([len(prompt.tokens) for prompt, _ in answered])
-    placed_G = np.bincount(sorted_group_R, weights=is_placed_RL.sum(axis=1), minlength=len(answered)).astype(np.int64)
-    prompt_starts_G = np.cumsum(prompt_lengths_G + placed_G) - prompt_lengths_G - placed_G
-    prompt_ends_G = np.cumsum(prompt_lengths_G)
-    place_RL = _numbered(is_placed_RL) + prompt_ends_G[sorted_group_R, None]
-    before_RL = np.concatenate(
-        [(prompt_starts_G + prompt_lengths_G - 1)[sorted_group_R, None], place_RL[:, :-1]], axis=1
-    )
+    sizes_G = prompt_lengths_G + tree.num_placed(len(answered))
+    prompt_starts_G = np.cumsum(sizes_G) - sizes_G
+    # Before the i-th placed token there are i others, and the prompts up to that of its own group.
+    place_RL = tree.place_RL + np.cumsum(prompt_lengths_G)[tree.group_R, None]
+    prompt_end_R1 = (prompt_starts_G + prompt_lengths_G - 1)[tree.group_R, None]
+    before_RL = np.concatenate([prompt_end_R1, place_RL[:, :-1]], axis=1)
 
-    tokens_N = np.empty(int((prompt_lengths_G + placed_G).sum()), dtype=np.int64)
+    tokens_N = np.empty(int(sizes_G.sum()), dtype=np.int64)
     positions_N = np.empty_like(tokens_N)
     prompt_rows = [np.arange(start, start + n) for start, n in zip(prompt_starts_G, prompt_lengths_G, strict=True)]
     for (prompt, _), row in zip(answered, prompt_rows, strict=True):
         tokens_N[row] = prompt.tokens
         positions_N[row] = np.arange(len(row))
-    tokens_N[place_RL[is_placed_RL]] = tokens_RL[is_placed_RL]
-    positions_N[place_RL[is_placed_RL]] = (prompt_lengths_G[sorted_group_R, None] + step_L)[is_placed_RL]
+    placed_N = place_RL[tree.is_placed_RL]
+    tokens_N[placed_N] = tree.tokens_RL[tree.is_placed_RL]
+    positions_N[placed_N] = (prompt_lengths_G[tree.group_R, None] + tree.step_L)[tree.is_placed_RL]
 
-    as_given = np.argsort(order)
-    index_RL = np.where(step_L < inner_R1, place_RL, 0)[as_given, : L - 1]
+    index_RL = place_RL[tree.as_given_R, : lengths_R.max() - 1]
     return PackedTokens(
         tokens_N=_long(tokens_N),
         positions_N=_long(positions_N),
         prompt_index_GP=_pad(prompt_rows),
         prompt_lengths_G=_long(prompt_lengths_G),
-        response_index_RL=_long(index_RL),
+        response_index_RL=_long(np.where(tree.step_L[:-1] < lengths_R[:, None] - 1, index_RL, 0)),
         inner_lengths_R=_long(lengths_R - 1),
         group_R=_long(group_R),
-        predictor_E=_long(before_RL[is_new_RL]),
-        target_E=_long(tokens_RL[is_new_RL]),
-        distinct_T=_long(_numbered(is_new_RL)[as_given][step_L < lengths_R[:, None]]),
-        response_T=_long(np.repeat(np.arange(R), lengths_R)),
+        predictor_E=_long(before_RL[tree.is_new_RL]),
+        target_E=_long(tree.tokens_RL[tree.is_new_RL]),
+        distinct_T=_long(tree.distinct_RL[tree.as_given_R][tree.step_L < lengths_R[:, None]]),
+        response_T=_long(np.repeat(np.arange(len(responses)), lengths_R)),
     )
-
-
-def _in_common_with_predecessor(tokens_RL: Indices, group_R: Indices) -> Indices:
-    """How many first tokens each response shares with the one before it, if that is of its group: (R, 1)."""
-    same_RL = tokens_RL[1:] == tokens_RL[:-1]
-    same_RL &= (tokens_RL[1:] >= 0) & (group_R[1:] == group_R[:-1])[:, None]
-    common_R = np.logical_and.accumulate(same_RL, axis=1).sum(axis=1)
-    return np.concatenate([[0], common_R])[:, None]
-
-
-def _numbered(is_new_RL: NDArray[np.bool_]) -> Indices:
-    """New entries are counted off row by row; an entry that is not new has the number of the one above it."""
-    number_RL = np.where(is_new_RL, np.cumsum(is_new_RL).reshape(is_new_RL.shape) - 1, -1)
-    return np.maximum.accumulate(number_RL, axis=0)
 
 
 def split_by_tokens(answered: Sequence[Answered], max_tokens: int) -> Iterator[list[Answered]]:

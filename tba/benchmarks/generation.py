@@ -10,11 +10,12 @@ from transformers import PreTrainedModel
 
 from tba.attention import SHARED_PROMPT
 from tba.benchmarks.machine import one_core, peak_gflops
-from tba.benchmarks.models import LARGE, flops_a_token, large, prompts, small
+from tba.benchmarks.models import LARGE, QUESTIONS, flops_a_token, large, prompts, small, smollm2_path
 from tba.benchmarks.report import Row, alternate, at_least, ratio_of, seconds
+from tba.encoding import encoder
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
-from tba.policy import load_tokenizer
+from tba.policy import load_model, load_tokenizer
 from tba.types import Prompt
 
 NUM_PROMPTS, NUM_RESPONSES, NUM_TOKENS = 8, 16, 64
@@ -31,9 +32,12 @@ class _NoText:
 
 
 def run(full: bool) -> list[Row]:
+    """The quick form leaves out the real model, which has to be fetched."""
     tokens = NUM_TOKENS if full else 16
+    pretrained = smollm2_path() if full else None
     with one_core():
-        return [_embedded(25 if full else 5), _against_generate(tokens, 1), _int8(tokens, 2)]
+        rows = [_embedded(25 if full else 5), _against_generate(tokens, 1), _int8(tokens, 2)]
+        return [*rows, _pretrained(pretrained, 2)] if pretrained else rows
 
 
 def _embedded(repeats: int) -> Row:
@@ -47,6 +51,17 @@ def _embedded(repeats: int) -> Row:
     ours, theirs = engine(small(), NUM_TOKENS, with_ends=True), _Generate(small(), asked, NUM_TOKENS, with_ends=True)
     mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats)
     return _row("embedded model, the task's prompts and ends", mine, other, small())
+
+
+def _pretrained(path: str, repeats: int) -> Row:
+    """Real weights, questions and ends."""
+    encode = encoder(load_tokenizer(path))
+    asked = [Prompt(text, *encode([{"role": "user", "content": text}])) for text in QUESTIONS]
+    model = load_model(path)
+    ours = engine(model, NUM_TOKENS, with_ends=True)
+    theirs = _Generate(load_model(path), asked, NUM_TOKENS, with_ends=True)
+    mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats, warm_up=False)
+    return _row(f"SmolLM2-135M-Instruct, questions and ends, at most {NUM_TOKENS} tokens", mine, other, model)
 
 
 def _against_generate(num_tokens: int, repeats: int) -> Row:

@@ -1,19 +1,42 @@
-"""Models and groups to measure on: the embedded one, and the shape of SmolLM2-135M with random weights.
+"""Models and groups to measure on: the embedded one, SmolLM2-135M, and its shape with random weights.
 
-Speed does not depend on what the weights say, except that responses of a sure model repeat each other, which the
-engine makes use of. Random weights over a large vocabulary never do: they are its worst case.
+Speed does not depend on what the weights say, except that responses of a sure model repeat each other and end, which
+the engine makes use of. Random weights over a large vocabulary do neither: they are its worst case.
 """
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from tba.types import Group, Prompt, Response, Trajectory
+from tba.types import Group, Prompt, Response, TbaError, Trajectory
 
 LARGE = "SmolLM2-135M's shape"
+SMOLLM2 = "TBA_SMOLLM2"
+"""Environment variable: the folder `tba fetch smollm2` wrote."""
+
+QUESTIONS = (
+    "A baker fills 14 trays with 12 rolls each and sells 97 rolls before noon. How many rolls are left?",
+    "Mara walks 3 km to work and takes the bus back. How far does she walk in a month of 21 working days?",
+    "A tank holds 240 litres. Two pumps take out 9 and 15 litres a minute. After how many minutes is it empty?",
+    "Each of 6 shelves has 18 books, and a third of all books are novels. How many novels are there?",
+    "Tickets cost 8 euros, half that for children. What do 3 adults and 5 children pay together?",
+    "Jonas saves 25 euros a week and spends 40 of it once a month. How much does he have after 12 weeks?",
+    "A train is 35 minutes late and arrives at ten past four. When should it have arrived, in minutes after three?",
+    "A garden is 22 m long and 9 m wide. How many metres of fence does it need with a gate of 2 m left open?",
+)
+"""Of the kind models of this size are trained on."""
+
+
+def smollm2_path() -> str:
+    path = os.environ.get(SMOLLM2)
+    if path is None:
+        raise TbaError(f"{SMOLLM2} is not set: name the folder that `tba fetch smollm2` writes")
+    return path
 
 
 def small() -> PreTrainedModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tba.api import start
+from tba.benchmarks.models import smollm2_path
 from tba.benchmarks.peers import trl_run
 from tba.benchmarks.report import Row, at_least, ratio_of
 from tba.benchmarks.runs import accuracy_of, embedded_run
@@ -22,8 +22,6 @@ from tba.config import load_config
 from tba.metrics import read_metrics
 from tba.types import TbaError
 
-SMOLLM2 = "TBA_SMOLLM2"
-"""Environment variable: the folder `tba fetch smollm2` wrote."""
 Sections = dict[str, dict[str, Any]]
 
 
@@ -90,10 +88,8 @@ def run(full: bool) -> list[Row]:
     """The quick form leaves out the real model, whose race takes most of an hour."""
     if not full:
         return [_embedded(race, 1) for race in (EASY, MEDIUM)]
-    model = os.environ.get(SMOLLM2)
-    if model is None:
-        raise TbaError(f"{SMOLLM2} is not set: name the folder that `tba fetch smollm2` writes")
-    return [*(_embedded(race, 2) for race in (EASY, MEDIUM)), _pretrained(addition(model))]
+    pretrained = addition(smollm2_path())
+    return [*(_embedded(race, 2) for race in (EASY, MEDIUM)), _pretrained(pretrained)]
 
 
 def _embedded(race: Race, repeats: int) -> Row:
