@@ -143,7 +143,8 @@ def _trainer_row(progress: Progress) -> RenderableType:
     first = f" from {progress.evals[0][1]:.3f}" if len(progress.evals) > 1 else ""
     return Text.assemble(
         (f"{'trainer':<12}", "bold"),
-        f"reward {progress.reward:.3f} · held-out {progress.judged_by.replace('_', ' ')} {held_out}{first} · "
+        f"reward {_number(progress.reward, '.3f')} · "
+        f"held-out {progress.judged_by.replace('_', ' ')} {held_out}{first} · "
         f"staleness {train['staleness/mean']:.1f} (max {train['staleness/max']}) · "
         f"{train['tokens'] / max(train['step_time'], 1e-9):,.0f} tok/s · buffer {train['buffer/size']:,}",
     )
@@ -168,10 +169,14 @@ def _plain_line(progress: Progress) -> str:
     speed = sum(record["tokens_per_second"] for record in progress.searchers.values())
     left = progress.seconds_left
     return (
-        f"{_clock(progress.elapsed)} step {progress.step}/{progress.num_steps} reward {progress.reward:.3f} "
-        f"staleness {progress.train['staleness/mean']:.1f} "
+        f"{_clock(progress.elapsed)} step {progress.step}/{progress.num_steps} "
+        f"reward {_number(progress.reward, '.3f')} staleness {progress.train['staleness/mean']:.1f} "
         f"searchers {speed:,.0f} tok/s" + (f" {_clock(left)} left" if left is not None else "")
     )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 def told(record: dict[str, Any]) -> str | None:
@@ -187,29 +192,26 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     def percent(value: float | None) -> str:
         return "–" if value is None else f"{100 * value:.1f} %"
 
-    def number(value: float | None, form: str) -> str:
-        return "–" if value is None else format(value, form)
-
     table = Table(title="what came out", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")  # a path that is cut off cannot be copied
     name = next((name for name in JUDGED_BY if summary.get(f"{name}_last") is not None), JUDGED_BY[0])
-    before, after = number(summary[f"{name}_first"], ".3f"), number(summary[f"{name}_last"], ".3f")
-    error = number(summary[f"{name}_last_se"], ".3f")
+    before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
+    error = _number(summary[f"{name}_last_se"], ".3f")
     table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
     if name == "win_rate":
-        length, others = number(summary["length_last"], ".0f"), number(summary["reference_length"], ".0f")
-        kl = number(summary["eval_kl_last"], ".2f")
+        length, others = _number(summary["length_last"], ".0f"), _number(summary["reference_length"], ".0f")
+        kl = _number(summary["eval_kl_last"], ".2f")
         table.add_row("at", f"length {length} (references {others}), KL {kl}")
     if summary.get("diversity_last") is not None:
         table.add_row("diversity", f"{summary['diversity_first']:.3f} → {summary['diversity_last']:.3f}")
-    before, after = number(summary["reward_first"], ".3f"), number(summary["reward_last"], ".3f")
-    table.add_row("training reward", f"{before} → {after}")
+    before, after = _number(summary["reward_first"], ".3f"), _number(summary["reward_last"], ".3f")
+    table.add_row("reward of new responses", f"{before} → {after}")
     table.add_row("steps, wall time", f"{summary['steps']} in {_clock(summary['wall_seconds'])}")
     table.add_row(
         "tokens/s",
-        f"{number(summary['tokens_generated_per_second'], ',.0f')} generated, "
-        f"{number(summary['tokens_trained_per_second'], ',.0f')} trained",
+        f"{_number(summary['tokens_generated_per_second'], ',.0f')} generated, "
+        f"{_number(summary['tokens_trained_per_second'], ',.0f')} trained",
     )
     table.add_row(
         "staleness in steps",

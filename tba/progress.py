@@ -41,6 +41,7 @@ class Progress:
                 self._take_step(record)
             elif record["kind"] == "search":
                 self.searchers[record["source"].split(".")[0]] = record
+                self.rewards.append(record["reward"])
                 self.num_failed += record["failed"]
             else:
                 if record["kind"] == "eval":
@@ -50,7 +51,7 @@ class Progress:
 
     @property
     def reward(self) -> float | None:
-        """Mean reward of the groups drawn in the last steps."""
+        """Mean reward of new responses, lately: that of drawn ones depends on what is drawn."""
         return sum(self.rewards) / len(self.rewards) if self.rewards else None
 
     @property
@@ -69,7 +70,6 @@ class Progress:
     def _take_step(self, record: dict[str, Any]) -> None:
         self.step = record["step"]
         self.train = record
-        self.rewards.append(record["reward"])
         self._step_times.append((record["step"], record["time"]))
 
     def _new_records(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from tba.metrics import JUDGED_BY, read_metrics
 
 FILE = "summary.json"
 REWARD_WINDOW = 10
-"""Training reward at the start and the end is the mean over this many steps."""
+"""Reward at the start and the end is the mean over this many reports of Searchers."""
 
 
 def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         **_spans(evals),
         **(_beside_win_rate(evals[-1]) if any("win_rate" in e for e in evals) else {}),
-        "reward_first": _mean([r["reward"] for r in train[:REWARD_WINDOW]]),
-        "reward_last": _mean([r["reward"] for r in train[-REWARD_WINDOW:]]),
+        "reward_first": _mean([r["reward"] for r in search[:REWARD_WINDOW]]),
+        "reward_last": _mean([r["reward"] for r in search[-REWARD_WINDOW:]]),
         "kl_last": next((r["kl"] for r in reversed(search) if r["kl"] is not None), None),
         "steps": train[-1]["step"] if train else 0,
         "wall_seconds": round(wall, 3),

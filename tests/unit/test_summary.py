@@ -36,7 +36,7 @@ def train(step: int, *, counts: dict[int, int] | None = None, **values: Any) -> 
 
 
 def search(source: str, **values: Any) -> dict[str, Any]:
-    fixed = {"kind": "search", "step": 1, "time": 1.0, "source": source, "tokens": 50, "kl": 0.1}
+    fixed = {"kind": "search", "step": 1, "time": 1.0, "source": source, "tokens": 50, "kl": 0.1, "reward": 0.5}
     return fixed | {"failed": 0, "groups_dropped": 0} | values
 
 
@@ -69,12 +69,13 @@ def test_accuracies_are_in_order_of_their_weights(tmp_path: Path) -> None:
     assert (summary["accuracy_first"], summary["accuracy_last"], summary["accuracy_best"]) == (0.2, 0.5, 0.9)
 
 
-def test_rewards_are_means_over_the_first_and_last_steps() -> None:
-    num_steps = 3 * REWARD_WINDOW
-    summary = summarise([train(step, reward=float(step)) for step in range(1, num_steps + 1)])
+def test_rewards_are_means_over_the_first_and_last_reports_of_searchers() -> None:
+    count = 3 * REWARD_WINDOW
+    reports = [search("searcher-0", reward=float(number)) for number in range(1, count + 1)]
+    summary = summarise([*reports, train(count, reward=1000.0)])
     assert summary["reward_first"] == pytest.approx((1 + REWARD_WINDOW) / 2)
-    assert summary["reward_last"] == pytest.approx((num_steps - REWARD_WINDOW + 1 + num_steps) / 2)
-    assert summary["steps"] == num_steps
+    assert summary["reward_last"] == pytest.approx((count - REWARD_WINDOW + 1 + count) / 2)
+    assert summary["steps"] == count
 
 
 def test_tokens_are_counted_and_divided_by_the_time_of_the_run() -> None:
