@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
         evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=load_reference(config))
-        shown = bar.add_task(f"{task.name}: prompts", total=evaluator.num_prompts)
-        result = evaluator(lambda done: bar.advance(shown, done))
+        result = evaluator(follow(bar, f"{task.name}: prompts", evaluator.num_prompts))
     _write(output, result.answers)
     console = Console(highlight=False)
     console.print(_table(f"{config.model.path} on {task.name}", result.values))
@@ -49,6 +48,23 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
         console.print(_breakdown_table(result.values))
     console.print(f"every answer is in {output}", soft_wrap=True)
     return result.values
+
+
+def follow(bar: Progress, what: str, total: int) -> Callable[[int], None]:
+    """Takes how many more are done. Where there is no terminal for the bar, every tenth of them is a line."""
+    shown = bar.add_task(what, total=total)
+    tenths = 0
+
+    def advance(done: int) -> None:
+        nonlocal tenths
+        bar.advance(shown, done)
+        completed = int(bar.tasks[shown].completed)
+        if not bar.console.is_terminal and 10 * completed // total > tenths:
+            tenths = 10 * completed // total
+            seconds = bar.tasks[shown].elapsed or 0.0
+            bar.console.print(f"{what} {completed}/{total}, {seconds:.0f} s", highlight=False)
+
+    return advance
 
 
 def _table(title: str, values: dict[str, Any]) -> Table:
