@@ -51,10 +51,18 @@ def save_tiny_model(directory: Path, *, alphabet: str = ALPHABET, hidden_size: i
 
 
 def save_tiny_classifier(
-    directory: Path, labels: Sequence[str], *, decoder: bool = False, problem_type: str | None = None
+    directory: Path,
+    labels: Sequence[str] = ("score",),
+    *,
+    decoder: bool = False,
+    seed: int = 0,
+    chat_template: str | None = None,
+    **changes: Any,
 ) -> Path:
-    """Write a random sequence classifier over the same characters, an encoder or a decoder."""
+    """Write a random sequence classifier over the same characters, an encoder or a decoder; with one label, a reward
+    model. `changes` go to its configuration."""
     tokenizer = character_tokenizer()
+    tokenizer.chat_template = chat_template
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 16,
@@ -65,10 +73,10 @@ def save_tiny_classifier(
         "id2label": dict(enumerate(labels)),
         "label2id": {name: i for i, name in enumerate(labels)},
         "initializer_range": 0.5,
-        "problem_type": problem_type,
+        **changes,
     }
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model: PreTrainedModel = (
             LlamaForSequenceClassification(LlamaConfig(**sizes))
             if decoder

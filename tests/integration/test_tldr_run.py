@@ -7,36 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from small_runs import records
-from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from tba.api import start
 from tba.cli import main
 from tba.config import parse_config
 from tba.launch.evaluation import evaluate_model
 from tba.runs import config_for_model
-from tba.testing import character_tokenizer, save_tiny_model
+from tba.testing import save_tiny_classifier, save_tiny_model
 
 
 def save_reward_model(directory: Path, seed: int) -> str:
-    tokenizer = character_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        pad_token_id=tokenizer.pad_token_id,
-        num_labels=1,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        LlamaForSequenceClassification(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
+    return str(save_tiny_classifier(directory, decoder=True, seed=seed, max_position_embeddings=256))
 
 
 def settings(folder: Path) -> dict[str, Any]:

@@ -414,5 +414,6 @@ def test_the_configurations_fit_one_attacker_prompt(name: str) -> None:
     assert isinstance(config, Config)
     assert config.task.kind == "redteam"
     assert config.buffer.capacity_per_prompt >= 100_000
-    assert config.objective.kind == "trajectory_balance_learned_z"
     assert config.model.lora_rank > 0
+    if name.startswith("paper/"):
+        assert config.objective.kind == "trajectory_balance_learned_z"

@@ -6,40 +6,31 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from tba.api import _settings
 from tba.config import Config, parse_config
 from tba.launch.preflight import check
 from tba.rewards.reward_model import RewardModel, check_scorer, encode_scored, reward_model
 from tba.rewards.scorer import Scorer, ScoreRequest
-from tba.testing import character_tokenizer, save_tiny_model
+from tba.testing import character_tokenizer, save_tiny_classifier, save_tiny_model
 from tba.types import TbaError
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}:{{ m.content }}>{% endfor %}"
 
 
 def save_reward_model(directory: Path, *, num_labels: int = 1, template: str | None = None) -> Path:
-    tokenizer = character_tokenizer()
-    tokenizer.chat_template = template
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
+    """A decoder with dropout, which must not be heard of, and a short context."""
+    return save_tiny_classifier(
+        directory,
+        [f"label {i}" for i in range(num_labels)],
+        decoder=True,
+        chat_template=template,
         num_hidden_layers=2,
-        num_attention_heads=2,
         max_position_embeddings=32,
-        initializer_range=0.3,
         attention_dropout=0.5,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        num_labels=num_labels,
+        eos_token_id=character_tokenizer().eos_token_id,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        LlamaForSequenceClassification(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
