@@ -47,9 +47,7 @@ class AccuracyEvaluator:
         return Evaluation(values | by_column, answers)
 
     def _answers(self, num_responses: int, batch: int, progress: Progress, *, greedy: bool) -> list[list[Answer]]:
-        return list(
-            graded(self.engine, self.scorer, self.problems, num_responses, batch, greedy=greedy, progress=progress)
-        )
+        return graded(self.engine, self.scorer, self.problems, num_responses, batch, greedy=greedy, progress=progress)
 
     def _broken_down(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """`accuracy/level=3` with its error and its number of prompts, for each value of each column."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,18 +63,26 @@ def graded(
     *,
     greedy: bool,
     progress: Progress,
-) -> Iterator[list[Answer]]:
-    """Generate and grade, a problem at a time."""
-    for start in range(0, len(problems), prompts_per_batch):
-        part = problems[start : start + prompts_per_batch]
+) -> list[list[Answer]]:
+    """Generate and grade: the answers to each problem, in the problems' order.
+
+    Prompts of similar length go together, since a batch is padded to its longest; the longest first, so that what does
+    not fit into memory is found out at once.
+    """
+    order = sorted(range(len(problems)), key=lambda i: -len(problems[i].prompt.tokens))
+    answers: dict[int, list[Answer]] = {}
+    for start in range(0, len(order), prompts_per_batch):
+        chosen = order[start : start + prompts_per_batch]
+        part = [problems[i] for i in chosen]
         responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy, full_precision=True)
         scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
-        for problem, row, scored in zip(part, responses, scores, strict=True):
-            yield [
+        for index, problem, row, scored in zip(chosen, part, responses, scores, strict=True):
+            answers[index] = [
                 Answer(problem, response, reward, greedy, _notes(scorer.names, scored, i))
                 for i, (response, reward) in enumerate(zip(row, scored.rewards, strict=True))
             ]
         progress(len(part))
+    return [answers[i] for i in range(len(problems))]
 
 
 def _notes(names: Sequence[str], scores: Scores, i: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tba.evaluations.accuracy import AccuracyEvaluator
+from tba.evaluations.base import graded, no_progress
 from tba.launch.evaluation import _breakdown_table, _table, _write, follow
 from tba.rewards.scorer import Scorer
 from tba.runs import answers_file
@@ -24,7 +25,7 @@ from tba.types import Prompt, Response
 ROWS = [("1", "Algebra", "#### 7"), ("1", "Geometry", "#### 8"), ("2", "Algebra", "it is 7"), ("2", None, "none")]
 PROBLEMS = [
     Problem(
-        Prompt(str(i), text, (1,)),
+        Prompt(str(i), text, (1,) * (2, 5, 1, 4)[i]),
         text,
         {"answer": "7", "level": level} | ({"subject": subject} if subject else {}),
     )
@@ -46,6 +47,20 @@ def evaluation(**settings: Any) -> Any:
     with Scorer([f"tba.rewards.answer:{name}" for name in functions], [1, 0], timeout_seconds=30) as scorer:
         defaults: dict[str, Any] = {"num_samples": 0, "success_reward": 0.5, "prompts_per_batch": 3}
         return AccuracyEvaluator(Echo(), scorer, PROBLEMS, **defaults | settings)()  # type: ignore[arg-type]
+
+
+def test_prompts_of_similar_length_go_together_and_answers_keep_their_order() -> None:
+    batches = []
+
+    class Noting(Echo):
+        def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Response]]:
+            batches.append([len(prompt.tokens) for prompt in prompts])
+            return super().generate(prompts, num_responses, **options)
+
+    with Scorer(["tba.rewards.answer:final_answer"], [1], timeout_seconds=30) as scorer:
+        answers = graded(Noting(), scorer, PROBLEMS, 1, 2, greedy=True, progress=no_progress)  # type: ignore[arg-type]
+    assert batches == [[5, 4], [2, 1]]
+    assert [answer.response.text for (answer,) in answers] == [text for _, _, text in ROWS]
 
 
 def test_accuracy_is_broken_down_by_column() -> None:
