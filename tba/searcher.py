@@ -138,12 +138,15 @@ class Searcher:
         # While the rewards are computed; unless they decide what it is needed for.
         reference = None if self.skip_equal_rewards else self._reference_view(problems, responses)
         self._pending.append(Searched(problems, responses, temperature is None, reference))
-        # Scores that are slow in coming arrive during later generations, within limits: data should not grow old here.
-        while self._pending and (
-            self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES or self.scorer.ready()
-        ):
+        while self._pending and (self.scorer.ready() or self._should_wait_for_scores()):
             self._hand_up(self._pending.popleft())
         self._report()
+
+    def _should_wait_for_scores(self) -> bool:
+        """Scores that are slow in coming arrive during later generations. But when more than this batch is in line for
+        a reward process, scoring is what bounds the Searcher, and running further ahead only lets data grow old."""
+        falls_behind = self.scorer.num_in_line > len(self._pending[-1].problems)
+        return self.budget is not None or falls_behind or len(self._pending) > MAX_PENDING_BATCHES
 
     def finish(self) -> None:
         """The Trainer is done: evaluate its last weights, if it ended well."""

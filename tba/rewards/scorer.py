@@ -67,6 +67,11 @@ class Scorer:
     def num_processes(self) -> int:
         return len(self._workers)
 
+    @property
+    def num_in_line(self) -> int:
+        """Requests that no process has begun."""
+        return self._jobs.qsize()
+
     def start(self) -> None:
         """Start the first process and wait until it has imported the functions; TbaError if it cannot."""
         if self._workers:
