@@ -89,6 +89,9 @@ class _WordProblemsConfig(Section):
     """Put before a chat prompt as a system message."""
     num_shots: int = Field(0, ge=0)
     """Solved examples put before every problem: the first training rows, which are then not trained on."""
+    max_solution_lines: int | None = Field(None, ge=1)
+    """Train only on problems whose solution has at most so many lines, that of the answer included: easier ones, for
+    models that would hardly ever solve the others. What is held out stays as it is."""
     last_number: bool = False
     """Grade a response that marks no final answer by its last number. How many were is in `rewards/by_last_number`."""
 

@@ -61,6 +61,8 @@ def load(config: Config, encode: Encode, dialect: Dialect) -> Task:
     else:
         raise TbaError("task.data is missing: name the training rows (or task.eval_data, to evaluate only)")
     train = _without(train, held_out, skipped)
+    if config.max_solution_lines is not None and train:
+        train = _short(train, config.max_solution_lines, skipped)
     if config.num_shots > len(train):
         raise TbaError(
             f"task.num_shots = {config.num_shots} is more than the {len(train)} training rows: "
@@ -127,6 +129,14 @@ def _without(train: Exercises, held_out: Exercises, skipped: Counter[str]) -> Ex
     kept = {row: exercise for row, exercise in train.items() if exercise.question not in questions}
     if len(kept) < len(train):
         skipped["held out as well"] += len(train) - len(kept)
+    return kept
+
+
+def _short(train: Exercises, max_lines: int, skipped: Counter[str]) -> Exercises:
+    kept = {row: e for row, e in train.items() if len(e.solution.splitlines()) <= max_lines}
+    if not kept:
+        raise TbaError(f"task.max_solution_lines = {max_lines} leaves none of {len(train)} problems: raise it")
+    skipped["solution too long"] += len(train) - len(kept)
     return kept
 
 

@@ -75,6 +75,16 @@ def test_the_solutions_are_demonstrations_and_earn_the_reward(tmp_path: Path) ->
         assert rewards == [1.0] * len(shown)
 
 
+def test_only_problems_with_short_solutions_are_trained_on(tmp_path: Path) -> None:
+    rows = [{"question": f"q{n}", "answer": "so\n" * n + "#### 1"} for n in (4, 1, 0, 3, 2, 5)]
+    task = load("gsm8k", data=write(tmp_path / "a.jsonl", rows), num_eval=2, max_solution_lines=2)
+    assert [question[:2] for question in questions(task)] == ["q1", "q0"]
+    assert len(task.held_out) == 2, "held-out problems are not chosen"
+    assert task.skipped == {"solution too long": 2}
+    with pytest.raises(TbaError, match="leaves none of 2"):
+        load("gsm8k", data=write(tmp_path / "b.jsonl", rows[3:]), num_eval=1, max_solution_lines=1)
+
+
 def test_a_plain_prompt_is_the_papers(tmp_path: Path) -> None:
     task = load("gsm8k", data=write(tmp_path / "a.jsonl", GSM8K), num_eval=1, prompt_style="plain")
     assert task.train[0].content == f"[MATH TASK] Problem:\n{GSM8K[0]['question']}\n\nSolution:\n"
