@@ -47,10 +47,10 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
         return
     if points:
         draw_front(points, pareto_front(points), plot)
-    elif any(_evaluations(found) for found in records.values()):
+    elif any(record["kind"] in ("eval", "search") for found in records.values() for record in found):
         draw_curves({name: _curves(found) for name, found in records.items()}, plot)
     else:
-        raise TbaError("none of these runs has an evaluation to draw: turn evaluation.period on")
+        raise TbaError("nothing to draw yet: none of these runs has an evaluation or a report of a Searcher")
     console.print(f"drawn: {plot}")
 
 
