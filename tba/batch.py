@@ -102,7 +102,7 @@ def collate(groups: Sequence[Group]) -> Batch:
 
 
 def _reference_logprobs(trajectories: Sequence[Trajectory]) -> Tensor:
-    """What `Trajectory.reference_logprob` is of each, all in one sum."""
+    """The reference's log-probability of each whole response, all in one sum."""
     views = [t.reference_token_logprobs for t in trajectories]
     starts = np.cumsum([0, *map(len, views)])[:-1]
     return torch.from_numpy(np.add.reduceat(np.concatenate(views, dtype=np.float64), starts)).float()

@@ -198,7 +198,8 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     name = next((name for name in JUDGED_BY if summary.get(f"{name}_last") is not None), JUDGED_BY[0])
     before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
     error = _number(summary[f"{name}_last_se"], ".3f")
-    table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
+    if summary[f"{name}_last"] is not None:
+        table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
     if name == "win_rate":
         length, others = _number(summary["length_last"], ".0f"), _number(summary["reference_length"], ".0f")
         kl = _number(summary["eval_kl_last"], ".2f")

@@ -52,23 +52,36 @@ def draw_front(points: Sequence[Point], front: Sequence[Point], path: Path) -> N
 
 
 def draw_curves(runs: Mapping[str, Curves], path: Path) -> None:
-    """What held-out evaluations gave, with a band of one standard error, and the reward of what Searchers made."""
-    figure, (left, right) = _figure(2)
-    for name, curves in runs.items():
+    """What held-out evaluations gave, where there are any, and beside it the reward of what Searchers made."""
+    evaluated = any(curves.evaluated for curves in runs.values())
+    figure, axes = _figure(2 if evaluated else 1)
+    panels = list(axes) if evaluated else [axes]
+    if evaluated:
+        _draw_evaluations(runs, panels[0])
+    _draw_rewards(runs, panels[-1])
+    for panel in panels:
+        panel.set_xlabel("minutes")
+    _save(figure, panels, path)
+
+
+def _draw_evaluations(runs: Mapping[str, Curves], axes: Any) -> None:
+    """With a band of one standard error."""
+    for number, (name, curves) in enumerate(runs.items()):
         minutes, values = [m for m, _, _ in curves.evaluated], [value for _, value, _ in curves.evaluated]
         errors = [error or 0.0 for _, _, error in curves.evaluated]
-        (line,) = left.plot(minutes, values, marker="o", markersize=3, label=name)
+        axes.plot(minutes, values, marker="o", markersize=3, color=f"C{number}", label=name)
         low, high = ([v + sign * e for v, e in zip(values, errors, strict=True)] for sign in (-1, 1))
-        left.fill_between(minutes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        minutes, rewards = [m for m, _ in curves.searched], [reward for _, reward in curves.searched]
-        right.plot(minutes, rewards, color=line.get_color(), alpha=0.25, linewidth=0.8)
-        right.plot(minutes, smooth(rewards), color=line.get_color(), label=name)
+        axes.fill_between(minutes, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
     names = sorted({curves.judged_by.replace("_", " ") for curves in runs.values()})
-    left.set_ylabel(f"held-out {', '.join(names)}")
-    right.set_ylabel("reward of fresh responses")
-    for axes in (left, right):
-        axes.set_xlabel("minutes")
-    _save(figure, [left, right], path)
+    axes.set_ylabel(f"held-out {', '.join(names)}")
+
+
+def _draw_rewards(runs: Mapping[str, Curves], axes: Any) -> None:
+    for number, (name, curves) in enumerate(runs.items()):
+        minutes, rewards = [m for m, _ in curves.searched], [reward for _, reward in curves.searched]
+        axes.plot(minutes, rewards, color=f"C{number}", alpha=0.25, linewidth=0.8)
+        axes.plot(minutes, smooth(rewards), color=f"C{number}", label=name)
+    axes.set_ylabel("reward of fresh responses")
 
 
 def smooth(values: Sequence[float]) -> list[float]:

@@ -64,10 +64,6 @@ class Trajectory:
     reference_token_logprobs: TokenLogprobs
 
     @property
-    def reference_logprob(self) -> float:
-        return float(self.reference_token_logprobs.sum(dtype=np.float64))
-
-    @property
     def version(self) -> int:
         return self.response.version
 

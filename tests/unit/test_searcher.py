@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,9 +77,7 @@ class Ages:
     [(1, 1), (BATCH, 2), (1000, MAX_PENDING_BATCHES)],
     ids=["one process", "one for each request of a batch", "one for each request"],
 )
-def test_a_searcher_runs_ahead_while_somebody_is_at_every_request(
-    tmp_path: Path, num_processes: int, oldest: int
-) -> None:
+def test_a_searcher_runs_ahead_while_somebody_is_at_every_request(num_processes: int, oldest: int) -> None:
     engine = Counting()
     ages = Ages(engine)
     parts: Any = {"engine": engine, "reference": engine, "scorer": NeverReady(num_processes), "groups": ages}
