@@ -95,8 +95,9 @@ class SharedPromptDecoder:
 
     def _attend_prompts(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Causal over right-padded prompts: padding lies behind every real position."""
-        self._prompt_key.append(key)
-        self._prompt_value.append(value)
+        # Laid out for the products of every step to come, which would copy them otherwise.
+        self._prompt_key.append(key.contiguous())
+        self._prompt_value.append(value.contiguous())
         rows, length = self._capacity
         for own, new in ((self._own_key, key), (self._own_value, value)):  # a value may be shorter than its key
             own.append(new.new_empty(rows, new.shape[1], length, new.shape[-1]))

@@ -13,10 +13,12 @@ in full precision (`TransformersEngine`). On SmolLM2-135M-Instruct that takes th
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
@@ -28,40 +30,90 @@ SMALL = 2**18
 """Float32 weights with fewer entries than this stay as they are: the plain kernel is as fast and quicker to call."""
 
 
-class PackedLinear(nn.Module):
-    """Holds the very parameters of the layer it replaces, under the same names, and a packed copy of the weight."""
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers of one module that most architectures call with one and the same input."""
 
-    def __init__(self, layer: nn.Linear, precision: Precision) -> None:
+
+class PackedLinear(nn.Module):
+    """Holds the very parameters of the layer it replaces, under the same names."""
+
+    def __init__(self, layer: nn.Linear, product: PackedProduct, place: int) -> None:
         super().__init__()
         self.weight = layer.weight
         self.bias = layer.bias
-        self.precision = precision
+        self._product = product
+        self._place = place
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._product.part(x, self._place)
+
+
+class PackedProduct:
+    """The product of an input by the weights of some layers, packed as one matrix.
+
+    The layer that is called first computes it for all; the others, given the very same tensor, take their columns. If
+    they are given another, they compute theirs: right in any case, fast where the input is shared.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], precision: Precision) -> None:
+        self.layers = [PackedLinear(layer, self, place) for place, layer in enumerate(layers)]
         self.full_precision = False
         """Multiply by the parameters themselves where the packed copy is coarser."""
-        self._packed: Any = None
+        self._precision = precision
+        self._sizes = [layer.out_features for layer in layers]
+        self._input: Tensor | None = None
+        self._parts: Sequence[Tensor] = ()
+        self.pack()
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Take the weight as it is now."""
-        if self.precision == "int8":
-            self._packed = _quantised(self.weight)
-        elif self.weight.numel() >= SMALL and torch.backends.mkldnn.is_available():
+        """Take the weights as they are now."""
+        self._weight = _joined([layer.weight for layer in self.layers])
+        self._bias = None
+        if any(layer.bias is not None for layer in self.layers):
+            self._bias = _joined([_bias_or_zeros(layer) for layer in self.layers])
+        self._packed: Any = None
+        if self._precision == "int8":
+            self._packed = _quantised(self._weight)
+        elif self._weight.numel() >= SMALL and torch.backends.mkldnn.is_available():
             # The hint is a usual number of rows: any number works.
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 128)
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight, 128)
+        if self._packed is not None:
+            del self._weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self._packed is None or (self.full_precision and self.precision == "int8"):
-            return linear(x, self.weight, self.bias)
-        if self.precision == "int8":
+    def part(self, x: Tensor, place: int) -> Tensor:
+        if self.full_precision and self._precision == "int8":
+            return linear(x, self.layers[place].weight, self.layers[place].bias)
+        if len(self.layers) == 1:
+            return self._multiply(x)
+        if self._input is not x:
+            self._input, self._parts = x, self._multiply(x).split(self._sizes, dim=-1)
+        part = self._parts[place]
+        if place == len(self.layers) - 1:
+            self._input, self._parts = None, ()  # nothing is kept longer than it is needed
+        return part
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        if self._packed is None:
+            return linear(x, self._weight, self._bias)
+        if self._precision == "int8":
             # The kernel has one scale for all rows: each row is brought to size 1 before and back to its own after.
-            size = x.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-12)
+            size = vector_norm(x, float("inf"), dim=-1, keepdim=True).clamp_(min=1e-12)
             # True: activations in 7 bits, since with 8 the kernel's 16-bit sums of two products overflow.
             product: Tensor = torch.ops.quantized.linear_dynamic(x / size, self._packed, True).mul_(size)
-            if self.bias is not None:
-                product += self.bias
+            if self._bias is not None:
+                product += self._bias
         else:
-            product = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+            product = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return product
+
+
+def _bias_or_zeros(layer: PackedLinear) -> Tensor:
+    return layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].detach() if len(tensors) == 1 else torch.cat([tensor.detach() for tensor in tensors])
 
 
 def _quantised(weight_OI: Tensor) -> Any:
@@ -78,24 +130,30 @@ class PackedLayers:
     """All linear layers of a model, replaced by packed ones."""
 
     def __init__(self, model: PreTrainedModel, precision: Precision) -> None:
-        self._layers: list[PackedLinear] = []
+        self._products: list[PackedProduct] = []
         for parent in list(model.modules()):
-            for name, child in list(parent.named_children()):
-                if type(child) is nn.Linear:
-                    layer = PackedLinear(child, precision)
+            layers = {name: child for name, child in parent.named_children() if type(child) is nn.Linear}
+            for names in _grouped(layers):
+                product = PackedProduct([layers[name] for name in names], precision)
+                for name, layer in zip(names, product.layers, strict=True):
                     setattr(parent, name, layer)
-                    self._layers.append(layer)
-        if precision == "int8" and not self._layers:
+                self._products.append(product)
+        if precision == "int8" and not self._products:
             raise TbaError(f"engine.precision = 'int8' finds no linear layers in {type(model).__name__}: use 'float32'")
-        for layer in self._layers:
-            layer.pack()
 
     def pack(self) -> None:
         """Take the weights as they are now, after a publication: of trainable ones, since no others are published."""
-        for layer in self._layers:
-            if layer.weight.requires_grad:
-                layer.pack()
+        for product in self._products:
+            if any(layer.weight.requires_grad for layer in product.layers):
+                product.pack()
 
     def set_full_precision(self, full_precision: bool) -> None:
-        for layer in self._layers:
-            layer.full_precision = full_precision
+        for product in self._products:
+            product.full_precision = full_precision
+
+
+def _grouped(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Those that share their input together, the others alone."""
+    names = set(names)
+    together = [group for group in SAME_INPUT if names.issuperset(group)]
+    return [*together, *((name,) for name in sorted(names.difference(*together)))]

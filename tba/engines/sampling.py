@@ -17,41 +17,37 @@ LIKELY = 1024
 def draw_tokens(
     logits_RV: Tensor, row_A: Ints, temperature: float, uniform_A: Tensor | None, top_p: float = 1.0
 ) -> tuple[Ints, NDArray[np.float32]]:
-    """A token for each entry of `row_A`, drawn from that row's softmax, and its log-probability.
+    """A token for each entry of `row_A`, drawn from that row's softmax, and its log-probability. Uses the logits up.
 
     By inverting the cumulative distribution at these numbers of [0, 1): few passes over the vocabulary and no sort,
     however many draw from a row. Without numbers: the likeliest token. `top_p` leaves the likeliest tokens that
     together have that probability.
     """
-    logits_RV = logits_RV.float()
-    peak_R1 = logits_RV.amax(dim=-1, keepdim=True)
-    weight_RV = logits_RV.sub(peak_R1)
+    logits_RV = logits_RV.float().contiguous()
     if temperature != 1.0:
-        weight_RV.div_(temperature)
-    weight_RV.exp_()
+        logits_RV.div_(temperature)
+    weight_RV = logits_RV.softmax(dim=-1)
     if top_p < 1:
         _leave_nucleus(weight_RV, top_p)
-    cumulative_RV = weight_RV.cumsum_(dim=-1)
-    total_R1 = cumulative_RV[:, -1:]
-    if uniform_A is None:
-        drawn_A = logits_RV.argmax(dim=-1)[row_A]
-    else:
-        drawn_A = _invert(cumulative_RV, uniform_A, row_A)
     rows_A = torch.from_numpy(row_A)
-    logprob_A = (logits_RV[rows_A, drawn_A] - peak_R1[rows_A, 0]) / temperature - total_R1[rows_A, 0].log()
-    return drawn_A.numpy(), logprob_A.numpy()
+    if uniform_A is None:
+        drawn_A = logits_RV.argmax(dim=-1)[rows_A]  # of probabilities, which are rounded, several may be largest
+    else:
+        # The logits' place is free: at this size, new memory costs as much as the sum.
+        drawn_A = _invert(torch.cumsum(weight_RV, dim=-1, out=logits_RV), uniform_A, row_A)
+    return drawn_A.numpy(), weight_RV[rows_A, drawn_A].log_().numpy()
 
 
 def _leave_nucleus(weight_RV: Tensor, top_p: float) -> None:
-    wanted_R1 = top_p * weight_RV.sum(dim=-1, keepdim=True)
     for count in (min(LIKELY, weight_RV.shape[1]), weight_RV.shape[1]):
         top_RC = weight_RV.topk(count).values
         mass_RC = top_RC.cumsum(dim=-1)
-        if (mass_RC[:, -1:] >= wanted_R1).all():
+        if (mass_RC[:, -1:] >= top_p).all():
             break
     # Tokens belong to it as long as those before them fall short.
-    least_R1 = top_RC.masked_fill(mass_RC - top_RC >= wanted_R1, float("inf")).amin(dim=-1, keepdim=True)
+    least_R1 = top_RC.masked_fill(mass_RC - top_RC >= top_p, float("inf")).amin(dim=-1, keepdim=True)
     weight_RV.masked_fill_(weight_RV < least_R1, 0.0)
+    weight_RV.div_(weight_RV.sum(dim=-1, keepdim=True))
 
 
 def _invert(cumulative_RV: Tensor, uniform_A: Tensor, row_A: Ints) -> Tensor:

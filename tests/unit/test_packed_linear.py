@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tba.engines import packed_linear
-from tba.engines.packed_linear import PackedLayers, PackedLinear
+from tba.engines.packed_linear import PackedLayers, PackedLinear, PackedProduct
 from tba.policy import export_weights, import_weights
 from tba.types import TbaError
 
@@ -24,28 +24,50 @@ def _pack_small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_are_those_of_the_plain_layer(precision: packed_linear.Precision, error: float, bias: bool) -> None:
     torch.manual_seed(0)
     plain = nn.Linear(96, 64, bias=bias)
-    packed = PackedLinear(plain, precision)
-    packed.pack()
+    product = PackedProduct([plain], precision)
+    packed = product.layers[0]
     x = torch.randn(5, 3, 96)
     with torch.inference_mode():
         expected = plain(x)
         difference = (packed(x) - expected).square().mean().sqrt() / expected.square().mean().sqrt()
         assert difference < error
         assert (difference > 1e-3) == (precision == "int8"), "int8 was really used, and only there"
-        packed.full_precision = True
+        product.full_precision = True
         assert_close(packed(x), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_row_with_a_huge_entry_leaves_the_others_as_exact() -> None:
     """Pretrained models have such rows at the first token of a text."""
     torch.manual_seed(0)
-    packed = PackedLinear(nn.Linear(96, 64), "int8")
-    packed.pack()
+    packed = PackedProduct([nn.Linear(96, 64)], "int8").layers[0]
     x = torch.randn(8, 96)
     with torch.inference_mode():
         alone = packed(x[1:])
         x[0, 0] = 3000.0
         assert_close(packed(x)[1:], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("small", [0, 10**6], ids=["packed", "plain"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_layers_with_one_input_give_what_each_alone_does(
+    precision: packed_linear.Precision, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_linear, "SMALL", small)
+    torch.manual_seed(0)
+    plain = [nn.Linear(96, 64), nn.Linear(96, 32, bias=False), nn.Linear(96, 32)]
+    alone = [PackedProduct([layer], precision).layers[0] for layer in plain]
+    together = PackedProduct(plain, precision).layers
+    x, y = torch.randn(2, 5, 96)
+    with torch.inference_mode():
+        # In turn, in another order, and with inputs that differ: whoever is called, with whatever, gets its own.
+        for places, inputs in (
+            ((0, 1, 2), (x, x, x)),
+            ((2, 0, 1), (y, y, y)),
+            ((0, 1, 2), (x, y, x)),
+            ((1, 1), (x, y)),
+        ):
+            for place, given in zip(places, inputs, strict=True):
+                assert_close(together[place](given), alone[place](given), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
