@@ -2,7 +2,7 @@
 
 `SharedPromptDecoder` keeps one copy of each prompt's keys and values for all its responses, and preallocates
 those of the responses; nothing is copied to append a token. `CachedDecoder` uses transformers' own cache and works
-for any causal LM. Slots form a rectangle of W rows × G prompts (`engines/branches.py`).
+for any causal LM. What a slot is: `engines/branches.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from tba.engines.by_prompt import ByPrompt, Ints
 from tba.types import TbaError
 
 
@@ -28,9 +30,13 @@ class Decoder(Protocol):
         """Append one token to each slot; logits of the next, (R, V)."""
         ...
 
-    def rearrange(self, sources_WG: Tensor) -> None:
-        """Each slot continues from the old slot given for it. All of a column belong to one prompt."""
+    def rearrange(self, sources_R: Ints) -> None:
+        """There are as many slots as sources now, each going on from the old slot given for it."""
         ...
+
+
+DROP_PROMPTS_BELOW = 0.75
+"""Prompts with no slot left leave once fewer than this share remains: their keys and values are copied for that."""
 
 
 class SharedPromptDecoder:
@@ -43,11 +49,11 @@ class SharedPromptDecoder:
 
     def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int, max_new_tokens: int) -> Tensor:
         ids_GP = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True)
-        self._lengths_G = torch.tensor([len(p) for p in prompts])
+        self._lengths_G = np.array([len(p) for p in prompts])
         G, P = ids_GP.shape
-        padded_GP = torch.arange(P) >= self._lengths_G.unsqueeze(1)
+        padded_GP = torch.arange(P) >= torch.from_numpy(self._lengths_G).unsqueeze(1)
         self._prompt_bias = torch.zeros(G, 1, 1, P).masked_fill_(padded_GP[:, None, None], float("-inf"))
-        self._width = 1
+        self._seat(np.arange(G))
         self._capacity = (G * num_responses, max_new_tokens)
         self._length = -1  # tokens appended so far; -1 while the prompts are read
         self._prompt_key: list[Tensor] = []
@@ -60,26 +66,30 @@ class SharedPromptDecoder:
         return logits
 
     def step(self, tokens_R: Tensor) -> Tensor:
-        positions_R = (self._lengths_G + self._length).repeat(self._width)
+        positions_R = torch.from_numpy(self._lengths_G[self._prompt_R] + self._length)
         hidden_R1H = self._forward(tokens_R.unsqueeze(1), positions_R.unsqueeze(1))
         self._length += 1
         logits: Tensor = self._head(hidden_R1H[:, 0])
         return logits
 
-    def rearrange(self, sources_WG: Tensor) -> None:
-        G = len(self._lengths_G)
-        width, num_prompts = sources_WG.shape
-        if num_prompts != G:
-            prompts_G = sources_WG[0] % G
-            self._lengths_G = self._lengths_G[prompts_G]
-            self._prompt_bias = self._prompt_bias[prompts_G]
-            for prompt in (self._prompt_key, self._prompt_value):
-                prompt[:] = [tensor[prompts_G] for tensor in prompt]
-        sources_R = sources_WG.flatten()
-        moved = (sources_R != torch.arange(len(sources_R))).nonzero().squeeze(1)
+    def rearrange(self, sources_R: Ints) -> None:
+        moved = np.flatnonzero(sources_R != np.arange(len(sources_R)))
+        to, origin = torch.from_numpy(moved), torch.from_numpy(sources_R[moved])
         for own in (*self._own_key, *self._own_value):
-            own[moved, :, : self._length] = own[sources_R[moved], :, : self._length]
-        self._width = width
+            own[to, :, : self._length] = own[origin, :, : self._length]
+        prompt_R = self._prompt_R[sources_R]
+        left = np.unique(prompt_R)
+        if len(left) < DROP_PROMPTS_BELOW * len(self._lengths_G):
+            prompt_R = np.searchsorted(left, prompt_R)
+            self._lengths_G = self._lengths_G[left]
+            for prompt in (self._prompt_key, self._prompt_value):
+                prompt[:] = [tensor[torch.from_numpy(left)] for tensor in prompt]
+            self._prompt_bias = self._prompt_bias[torch.from_numpy(left)]
+        self._seat(prompt_R)
+
+    def _seat(self, prompt_R: Ints) -> None:
+        self._prompt_R = prompt_R
+        self._by_prompt = ByPrompt(prompt_R, len(self._lengths_G))
 
     def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         output = self._decoder(input_ids=ids, position_ids=positions, use_cache=False, layout=self)
@@ -112,25 +122,18 @@ class SharedPromptDecoder:
         t = self._length
         own_key[:, :, t] = key[:, :, 0]
         own_value[:, :, t] = value[:, :, 0]
-        W, G = self._width, R // self._width
         heads = key.shape[1]
         repeat = H // heads  # query heads that share one key head
-
         query_R = (query * scaling).view(R, heads, repeat, D)
-        query_G = query_R.view(W, G, heads, repeat, D).permute(1, 2, 0, 3, 4).reshape(G, heads, W * repeat, D)
-        prompt_scores = query_G @ self._prompt_key[layer].transpose(2, 3) + self._prompt_bias
+
+        by_prompt = self._by_prompt
+        prompt_scores = by_prompt.spread(query_R) @ self._prompt_key[layer].transpose(2, 3) + self._prompt_bias
         P = prompt_scores.shape[-1]
-        scores = query.new_empty(R, heads, repeat, P + t + 1)
-        scores[..., :P].view(W, G, heads, repeat, P).copy_(
-            prompt_scores.view(G, heads, W, repeat, P).permute(2, 0, 1, 3, 4)
-        )
-        scores[..., P:] = query_R @ own_key[:, :, : t + 1].transpose(2, 3)
-        weights = scores.softmax(dim=-1)
-        prompt_weights = weights[..., :P].view(W, G, heads, repeat, P).permute(1, 2, 0, 3, 4)
-        from_prompt = prompt_weights.reshape(G, heads, W * repeat, P) @ self._prompt_value[layer]
-        from_prompt = from_prompt.view(G, heads, W, repeat, -1).permute(2, 0, 1, 3, 4)
+        own_scores = query_R @ own_key[:, :, : t + 1].transpose(2, 3)
+        weights = torch.cat([by_prompt.collect(prompt_scores, repeat), own_scores], dim=-1).softmax(dim=-1)
+        from_prompt = by_prompt.spread(weights[..., :P]) @ self._prompt_value[layer]
         out = weights[..., P:] @ own_value[:, :, : t + 1]
-        return out.view(W, G, heads, repeat, -1).add_(from_prompt).view(R, 1, H, -1)
+        return out.add_(by_prompt.collect(from_prompt, repeat)).view(R, 1, H, -1)
 
 
 class CachedDecoder:
@@ -162,7 +165,7 @@ class CachedDecoder:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def rearrange(self, sources_WG: Tensor) -> None:
-        sources_R = sources_WG.flatten()
-        self._cache.batch_select_indices(sources_R)
-        self._mask = self._mask[sources_R]
+    def rearrange(self, sources_R: Ints) -> None:
+        sources = torch.from_numpy(sources_R)
+        self._cache.batch_select_indices(sources)
+        self._mask = self._mask[sources]

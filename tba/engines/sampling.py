@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Ints = NDArray[np.int64]
-
+from tba.engines.by_prompt import Ints, rank_among_equals
 
 LIKELY = 1024
 """Tokens a nucleus is looked for among, before the whole vocabulary is put in order."""
@@ -52,18 +51,9 @@ def _leave_nucleus(weight_RV: Tensor, top_p: float) -> None:
 
 def _invert(cumulative_RV: Tensor, uniform_A: Tensor, row_A: Ints) -> Tensor:
     """The tokens at which the rows' cumulative weights pass these shares of their totals."""
-    place_A = torch.from_numpy(_rank_within_row(row_A))
+    place_A = torch.from_numpy(rank_among_equals(row_A))
     rows_A = torch.from_numpy(row_A)
     level_RC = torch.zeros(len(cumulative_RV), int(place_A.max()) + 1)
     level_RC[rows_A, place_A] = uniform_A * cumulative_RV[rows_A, -1]
     drawn_RC = torch.searchsorted(cumulative_RV, level_RC, right=True).clamp_(max=cumulative_RV.shape[1] - 1)
     return drawn_RC[rows_A, place_A]
-
-
-def _rank_within_row(row_A: Ints) -> Ints:
-    """How many earlier entries name the same row."""
-    order = np.argsort(row_A, kind="stable")
-    ordered = row_A[order]
-    rank_A = np.empty_like(row_A)
-    rank_A[order] = np.arange(len(row_A)) - np.searchsorted(ordered, ordered)
-    return rank_A

@@ -127,9 +127,9 @@ class TransformersEngine:
             branches.finish(ended_A)
             if not len(branches.active_A) or t == L - 1:
                 break
-            token_R, sources_WG = branches.extend(drawn_A[~ended_A])
-            if sources_WG is not None:
-                decoder.rearrange(torch.from_numpy(sources_WG))
+            token_R, sources_R = branches.extend(drawn_A[~ended_A])
+            if sources_R is not None:
+                decoder.rearrange(sources_R)
             if between_steps is not None:
                 between_steps()
             logits_RV = decoder.step(torch.from_numpy(token_R))

@@ -1,0 +1,52 @@
+"""Slots of one prompt brought together, so that they read its keys and values in one product."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+
+
+class ByPrompt:
+    """R slots in a rectangle of G prompts × W, where W is the most that a prompt has. The rest of it is empty.
+
+    The layers work on the slots alone; only what concerns the prompts is computed on the rectangle.
+    """
+
+    def __init__(self, prompt_R: Ints, num_prompts: int) -> None:
+        self._prompt_R = prompt_R
+        self._column_R = rank_among_equals(prompt_R)
+        self._num_prompts = num_prompts
+        self._width = int(self._column_R.max()) + 1
+        self._places: dict[int, Tensor] = {}
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(R, heads, repeat, D) to (G, heads, W·repeat, D)."""
+        _, heads, repeat, D = x.shape
+        rectangle = x.new_zeros(self._num_prompts * heads * self._width, repeat * D)
+        rectangle.index_copy_(0, self._place(heads), x.reshape(-1, repeat * D))
+        return rectangle.view(-1, heads, self._width * repeat, D)
+
+    def collect(self, x: Tensor, repeat: int) -> Tensor:
+        """Back again."""
+        _, heads, _, D = x.shape
+        return x.view(-1, repeat * D).index_select(0, self._place(heads)).view(-1, heads, repeat, D)
+
+    def _place(self, heads: int) -> Tensor:
+        """Where each head of each slot lies in (G, heads, W), flattened. Layers may differ in their heads."""
+        if heads not in self._places:
+            rows = self._prompt_R[:, None] * heads + np.arange(heads)
+            self._places[heads] = torch.from_numpy((rows * self._width + self._column_R[:, None]).ravel())
+        return self._places[heads]
+
+
+def rank_among_equals(values: Ints) -> Ints:
+    """How many earlier entries have the same value."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    rank = np.empty_like(values)
+    rank[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return rank
