@@ -92,6 +92,8 @@ class _WordProblemsConfig(Section):
     max_solution_lines: int | None = Field(None, ge=1)
     """Train only on problems whose solution has at most so many lines, that of the answer included: easier ones, for
     models that would hardly ever solve the others. What is held out stays as it is."""
+    num_problems: int | None = Field(None, ge=1)
+    """Train on the first so many of these only: each comes back the sooner. Empty: all."""
     last_number: bool = False
     """Grade a response that marks no final answer by its last number. How many were is in `rewards/by_last_number`."""
 

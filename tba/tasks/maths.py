@@ -69,7 +69,8 @@ def load(config: Config, encode: Encode, dialect: Dialect) -> Task:
             "take fewer shots, or give more rows in task.data"
         )
     shots = list(islice(train.values(), config.num_shots))
-    train = dict(islice(train.items(), config.num_shots, None))  # the model would only copy what it is shown
+    end = None if config.num_problems is None else config.num_shots + config.num_problems
+    train = dict(islice(train.items(), config.num_shots, end))  # the model would only copy what it is shown
 
     def problems(exercises: Exercises, stem: str) -> list[Problem]:
         return [_problem(f"{stem}-{row}", e, shots, config, dialect, encode) for row, e in exercises.items()]
