@@ -81,6 +81,8 @@ def test_only_problems_with_short_solutions_are_trained_on(tmp_path: Path) -> No
     assert [question[:2] for question in questions(task)] == ["q1", "q0"]
     assert len(task.held_out) == 2, "held-out problems are not chosen"
     assert task.skipped == {"solution too long": 2}
+    task = load("gsm8k", data=write(tmp_path / "a.jsonl", rows), num_eval=2, num_problems=2, num_shots=1)
+    assert [question[:2] for question in questions(task)] == ["q1", "q0"], "the first behind the shot"
     with pytest.raises(TbaError, match="leaves none of 2"):
         load("gsm8k", data=write(tmp_path / "b.jsonl", rows[3:]), num_eval=1, max_solution_lines=1)
 
