@@ -19,7 +19,6 @@ from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, Weigh
 from tba.checkpoint import Checkpoint
 from tba.config import Config
 from tba.encoding import encoder
-from tba.engines.fused_norms import fuse_norms
 from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
@@ -307,7 +306,6 @@ def _reference_model(config: Config, path: str) -> PreTrainedModel:
     model = _load(config, path)
     if config.model.precision == "float32":
         PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
-        fuse_norms(model)
     return model
 
 

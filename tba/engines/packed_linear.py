@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.linalg import vector_norm
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
@@ -98,7 +97,7 @@ class PackedProduct:
             return linear(x, self._weight, self._bias)
         if self._precision == "int8":
             # The kernel has one scale for all rows: each row is brought to size 1 before and back to its own after.
-            size = vector_norm(x, float("inf"), dim=-1, keepdim=True).clamp_(min=1e-12)
+            size = x.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-12)
             # True: activations in 7 bits, since with 8 the kernel's 16-bit sums of two products overflow.
             product: Tensor = torch.ops.quantized.linear_dynamic(x / size, self._packed, True).mul_(size)
             if self._bias is not None:

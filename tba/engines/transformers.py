@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tba.engines.branches import Branches
 from tba.engines.decoders import CachedDecoder, Decoder, SharedPromptDecoder
-from tba.engines.fused_norms import fuse_norms
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.sampling import draw_tokens
 from tba.policy import import_weights, uses_shared_prompt
@@ -49,10 +48,8 @@ class TransformersEngine:
         self._generator = torch.Generator().manual_seed(seed)
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = -1  # as loaded; the first publication is newer
-        self._layers: PackedLayers | None = None
-        if not bf16:  # under autocast plain layers choose the kernel; these would stay float32
-            self._layers = PackedLayers(model, precision)
-            fuse_norms(model)
+        # Under autocast plain layers choose the kernel; a packed one would stay float32.
+        self._layers = None if bf16 else PackedLayers(model, precision)
 
     @property
     def version(self) -> int:
