@@ -17,7 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from tba.engines.by_prompt import ByPrompt, Ints
+from tba.engines.branches import Ints
+from tba.engines.by_prompt import ByPrompt
 from tba.types import TbaError
 
 

@@ -60,13 +60,13 @@ class PackedProduct:
         """Multiply by the parameters themselves where the packed copy is coarser."""
         self._precision = precision
         self._sizes = [layer.out_features for layer in layers]
-        self._input: Tensor | None = None
-        self._parts: Sequence[Tensor] = ()
         self.pack()
 
     @torch.no_grad()
     def pack(self) -> None:
         """Take the weights as they are now."""
+        self._input: Tensor | None = None
+        self._parts: Sequence[Tensor] = ()
         self._weight = _joined([layer.weight for layer in self.layers])
         self._bias = None
         if any(layer.bias is not None for layer in self.layers):

@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tba.engines.by_prompt import Ints, rank_among_equals
+from tba.engines.branches import Ints
+from tba.engines.by_prompt import rank_among_equals
 
 LIKELY = 1024
 """Tokens a nucleus is looked for among, before the whole vocabulary is put in order."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from tba.batch import pack
 from tba.engines import decoders
-from tba.engines.by_prompt import Ints
+from tba.engines.branches import Ints
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import export_weights, token_logprobs

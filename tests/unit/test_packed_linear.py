@@ -70,6 +70,19 @@ def test_layers_with_one_input_give_what_each_alone_does(
                 assert_close(together[place](given), alone[place](given), rtol=1e-5, atol=1e-6)
 
 
+def test_weights_that_change_between_two_layers_of_a_product_count_for_the_second() -> None:
+    layers = [nn.Linear(96, 64), nn.Linear(96, 32)]
+    product = PackedProduct(layers, "float32")
+    x = torch.randn(5, 96)
+    with torch.inference_mode():
+        product.layers[0](x)
+    with torch.no_grad():
+        layers[1].weight.mul_(2.0)
+    product.pack()
+    with torch.inference_mode():
+        assert_close(product.layers[1](x), layers[1](x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_a_packed_model_takes_published_weights(precision: packed_linear.Precision) -> None:
     model, other = (build(ARCHITECTURES["llama"], shared=False, seed=seed) for seed in (0, 1))
