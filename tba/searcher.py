@@ -23,6 +23,9 @@ REPORT_SECONDS = 1.0
 MAX_EVENTS_PER_BATCH = 5
 MAX_PENDING_BATCHES = 8
 """Batches whose scores may be under way while the next is generated."""
+PATIENCE_SECONDS = 1.0
+"""How long scoring may fall behind before the Searcher waits for it: one slow group, or a first one that imports
+something large, bounds nothing."""
 GIVE_UP_AFTER = 64
 """Groups in a row without one usable reward after which the reward function, not the model, is at fault."""
 _POLL_SECONDS = 0.005
@@ -38,6 +41,8 @@ class Searched:
     """Sampled at the policy's own temperature."""
     reference: Sequence[Sequence[TokenLogprobs]] | None
     """None: to be computed once the scores say for which groups."""
+    submitted: float
+    """When it went to the scorer."""
 
 
 class Searcher:
@@ -134,19 +139,24 @@ class Searcher:
                 temperature=temperature,
                 between_steps=between_steps,
             )
+        submitted = time.monotonic()
         self.scorer.submit([p.request(r) for p, r in zip(problems, responses, strict=True)])
         # While the rewards are computed; unless they decide what it is needed for.
         reference = None if self.skip_equal_rewards else self._reference_view(problems, responses)
-        self._pending.append(Searched(problems, responses, temperature is None, reference))
+        self._pending.append(Searched(problems, responses, temperature is None, reference, submitted))
         while self._pending and (self.scorer.ready() or self._should_wait_for_scores()):
             self._hand_up(self._pending.popleft())
         self._report()
 
     def _should_wait_for_scores(self) -> bool:
         """Scores that are slow in coming arrive during later generations. But when more than this batch is in line for
-        a reward process, scoring is what bounds the Searcher, and running further ahead only lets data grow old."""
-        falls_behind = self.scorer.num_in_line > len(self._pending[-1].problems)
-        return self.budget is not None or falls_behind or len(self._pending) > MAX_PENDING_BATCHES
+        a reward process, and not just for a moment, scoring is what bounds the Searcher, and running further ahead only
+        lets data grow old."""
+        if self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES:
+            return True
+        oldest, newest = self._pending[0], self._pending[-1]
+        falls_behind = self.scorer.num_in_line > len(newest.problems)
+        return falls_behind and time.monotonic() - oldest.submitted > PATIENCE_SECONDS
 
     def finish(self) -> None:
         """The Trainer is done: evaluate its last weights, if it ended well."""

@@ -13,7 +13,7 @@ from tba.activity import Activity
 from tba.exploration import Exploration
 from tba.prompts import PromptStream
 from tba.rewards.scoring import ScoreRequest, Scores
-from tba.searcher import MAX_PENDING_BATCHES, Searcher
+from tba.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
 from tba.testing import make_response
 from tba.types import Group, Prompt
@@ -23,9 +23,16 @@ BATCH, NUM_BATCHES = 2, 30
 
 
 class Counting:
-    """Numbers the batches it generates by their version; the reference is as good as any."""
+    """Numbers the batches it generates by their version, each after some seconds of a clock of its own; the reference
+    is as good as any."""
 
     version = -1
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def monotonic(self) -> float:
+        return (self.version + 1) * self._seconds
 
     def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Any]]:
         self.version += 1
@@ -72,13 +79,19 @@ class Ages:
             self.ages.append(self._engine.version - message.trajectories[0].version)
 
 
+LONG = 1.5 * PATIENCE_SECONDS
+
+
 @pytest.mark.parametrize(
-    ("num_processes", "oldest"),
-    [(1, 1), (BATCH, 2), (1000, MAX_PENDING_BATCHES)],
-    ids=["one process", "one for each request of a batch", "one for each request"],
+    ("num_processes", "seconds", "oldest"),
+    [(1, LONG, 1), (BATCH, LONG, 2), (1000, LONG, MAX_PENDING_BATCHES), (1, PATIENCE_SECONDS / 3, 4)],
+    ids=["one process", "one for each request of a batch", "one for each request", "one process, short batches"],
 )
-def test_a_searcher_runs_ahead_while_somebody_is_at_every_request(num_processes: int, oldest: int) -> None:
-    engine = Counting()
+def test_a_searcher_runs_ahead_while_somebody_is_at_every_request_or_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, num_processes: int, seconds: float, oldest: int
+) -> None:
+    engine = Counting(seconds)
+    monkeypatch.setattr("tba.searcher.time", engine)
     ages = Ages(engine)
     parts: Any = {"engine": engine, "reference": engine, "scorer": NeverReady(num_processes), "groups": ages}
     searcher = Searcher(
