@@ -107,7 +107,7 @@ class TransformersEngine:
         decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
         branches = Branches(len(prompts), num_responses)
         self._set_full_precision(True)  # a coarse reading of the prompt would spoil every token after it
-        logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses, L)
+        logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses)
         self._set_full_precision(full_precision)
         tokens_NL = np.zeros((N, L), dtype=np.int32)
         logprobs_NL = np.zeros((N, L), dtype=np.float32)

@@ -245,6 +245,7 @@ def test_slots_that_part_and_leave_keep_to_their_own_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decoders, "DROP_PROMPTS_BELOW", drop_below)
+    monkeypatch.setattr(decoders, "BLOCK", 5)  # so that room is added on the way, twice
     model = model_of(name, shared=shared)
     # Cool enough for responses to run together for a while, warm enough for them to part.
     for temperature, count in ((0.3, 6), (1.3, 6), (1.3, 1)):
