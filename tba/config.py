@@ -7,7 +7,8 @@ remedy. Layers, later over earlier: the defaults here, a TOML file, dotted overr
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -404,7 +405,9 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
     try:
         return Config.model_validate(_merge(base, overrides))
     except ValidationError as error:
-        raise TbaError("; ".join(dict.fromkeys(one_line_fault(fault) for fault in error.errors()))) from None
+        from tba.config_help import setting_names
+
+        raise TbaError(in_one_line(error, setting_names())) from None
 
 
 def to_toml(config: Config) -> str:
@@ -432,13 +435,20 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def one_line_fault(fault: Any) -> str:
+def in_one_line(error: ValidationError, known: Sequence[str]) -> str:
+    """Every fault once. `known` are the settings there are, of which an unknown one may be a misspelling."""
+    return "; ".join(dict.fromkeys(_one_line_fault(fault, known) for fault in error.errors()))
+
+
+def _one_line_fault(fault: Any, known: Sequence[str]) -> str:
     """A pydantic fault as `section.key: what is wrong`."""
     where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
     if fault["type"] == "extra_forbidden":
-        return f"unknown setting {where}: `tba config` lists the settings"
+        meant = [name for name in known if name.endswith(f".{where}")] or get_close_matches(where, known, 1, 0.8)
+        guess = f"did you mean {meant[0]}? " if meant else ""
+        return f"unknown setting {where}: {guess}`tba config` lists the settings"
     if fault["type"] == "missing":
         return f"{where} is missing: set it with --{where.replace('_', '-')}"
     if fault["type"] == "union_tag_invalid":

@@ -35,6 +35,10 @@ def sections() -> Iterator[tuple[str, str, list[Setting]]]:
             yield title, _one_line(model.__doc__), settings
 
 
+def setting_names() -> list[str]:
+    return [setting.name for _, _, settings in sections() for setting in settings]
+
+
 def settings_text() -> str:
     lines = []
     for title, about, settings in sections():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,10 @@ def test_a_damaged_checkpoint_is_named_and_a_sound_one_offered(
     assert "step-000008" in line
     assert "model.safetensors" in line
     assert "step-000006" in line
+
+
+def test_a_script_that_starts_a_run_when_it_is_imported_is_told_so() -> None:
+    Path("script.py").write_text("import tba\n\ntba.train(run={'display': 'none'})\n")
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=240)
+    assert done.returncode != 0
+    assert "start it under `if __name__ == '__main__':`" in done.stderr

@@ -153,6 +153,14 @@ def test_rewards_by_name(line: str, functions: tuple[str, ...], weights: tuple[f
     [
         ("--trainer.nope 3", "unknown setting trainer.nope: `tba config` lists the settings"),
         ("--nope 3", "unknown setting nope: `tba config` lists the settings"),
+        (
+            "--trainer.num-step 3",
+            "unknown setting trainer.num_step: did you mean trainer.num_steps? `tba config`",
+        ),
+        (
+            "--learning-rate 1e-6",
+            "unknown setting learning_rate: did you mean trainer.learning_rate? `tba config`",
+        ),
         ("--task nope", "unknown task 'nope': one of 'arithmetic'"),
         ("--trainer.learning-rate abc", "trainer.learning_rate = 'abc': input should be a valid number"),
         ("--trainer.num-steps 2.5", "trainer.num_steps = '2.5': input should be a valid integer"),

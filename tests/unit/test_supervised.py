@@ -68,7 +68,7 @@ def test_data_alone_is_rows_of_ones_own_and_a_task_has_its_settings() -> None:
     [
         (SftOptions, "--output o", "data is missing"),
         (SftOptions, "--data d", "output is missing: set it with --output"),
-        (SftOptions, "--data d --output o --epoch 3", "unknown setting epoch"),
+        (SftOptions, "--data d --output o --epoch 3", "unknown setting epoch: did you mean epochs?"),
         (SftOptions, "--data d --output o --batch-size 0", "batch_size = '0'"),
         (RewardModelOptions, "--data d --output o --fold 2/2", "fold = '2/2' is not of the form INDEX/COUNT"),
         (ClassifierOptions, "--output o", "data is missing"),
