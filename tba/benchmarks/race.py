@@ -82,7 +82,7 @@ def addition(model: str) -> Race:
         # The best found. Ours: synchronous with 2 and 4 groups a step, asynchronous with 2, 3, 4, 8 and 10, at rates of
         # 1e-5 to 5e-5. Theirs: 2, 4 and 8 prompts, at 1e-5, 1.5e-5, 2.5e-5 and 4e-5, with which nobody learns.
         {"learning_rate": 2e-5, "num_groups": 4, "sync_period": 1, "synchronous": True, "num_steps": 12},
-        {"learning_rate": 2.5e-5, "num_prompts": 2, "max_seconds": 450},
+        {"learning_rate": 2.5e-5, "num_prompts": 4, "max_seconds": 450},
         "the number of steps, 4 to 12 for both. Ours are synchronous here, with both cores in each phase: at rates "
         "this high, data one or two steps old makes a run unstable",
     )
