@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import multiprocessing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,6 @@ def train(
 
 
 def start(config: Config, *, overwrite: bool = False) -> Result:
-    _refuse_within_import()
     check(config)
     return _launch(config, create_run(config, overwrite=overwrite), None)
 
@@ -82,14 +80,6 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
         )
     check(config)
     return _launch(config, run, checkpoint)
-
-
-def _refuse_within_import() -> None:
-    """The run's own processes import the script that started it, and must not start it again."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise TbaError(
-            "a script that starts a run is imported by its processes: start it under `if __name__ == '__main__':`"
-        )
 
 
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:

@@ -7,8 +7,7 @@ remedy. Layers, later over earlier: the defaults here, a TOML file, dotted overr
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tba import config_text
+from tba.config_faults import in_one_line
 from tba.config_section import Section
-from tba.config_tasks import KINDS_WITH_DATA, TASK_KINDS, ArithmeticTaskConfig, TaskConfig, task_shorthand
+from tba.config_tasks import KINDS_WITH_DATA, ArithmeticTaskConfig, TaskConfig, task_shorthand
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
@@ -407,7 +407,7 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
     except ValidationError as error:
         from tba.config_help import setting_names
 
-        raise TbaError(in_one_line(error, setting_names())) from None
+        raise TbaError(in_one_line(error, setting_names(), "tba config")) from None
 
 
 def to_toml(config: Config) -> str:
@@ -433,25 +433,3 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             value = config_text.expand(key, value)
         merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
-
-
-def in_one_line(error: ValidationError, known: Sequence[str]) -> str:
-    """Every fault once. `known` are the settings there are, of which an unknown one may be a misspelling."""
-    return "; ".join(dict.fromkeys(_one_line_fault(fault, known) for fault in error.errors()))
-
-
-def _one_line_fault(fault: Any, known: Sequence[str]) -> str:
-    """A pydantic fault as `section.key: what is wrong`."""
-    where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
-    if fault["type"] == "value_error":
-        return str(fault["ctx"]["error"])
-    if fault["type"] == "extra_forbidden":
-        meant = [name for name in known if name.endswith(f".{where}")] or get_close_matches(where, known, 1, 0.8)
-        guess = f"did you mean {meant[0]}? " if meant else ""
-        return f"unknown setting {where}: {guess}`tba config` lists the settings"
-    if fault["type"] == "missing":
-        return f"{where} is missing: set it with --{where.replace('_', '-')}"
-    if fault["type"] == "union_tag_invalid":
-        return f"unknown task {fault['ctx']['tag']!r}: one of {fault['ctx']['expected_tags']}"
-    message = fault["msg"][0].lower() + fault["msg"][1:]
-    return f"{where} = {fault['input']!r}: {message}"

@@ -25,7 +25,7 @@ from tba.types import TbaError
 
 Sections = dict[str, dict[str, Any]]
 EVALUATE_EVERY = 2
-"""Steps of a run with a real model, ours and TRL's."""
+"""Steps, of ours and of TRL's."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _say(text: str) -> None:
 
 def _seconds_of(race: Race, seed: int) -> float:
     with embedded_run(
-        run={"seed": seed}, trainer=race.ours, checkpoint={"period": 2, "keep_last": 100}, **race.sections
+        run={"seed": seed}, trainer=race.ours, checkpoint={"period": EVALUATE_EVERY, "keep_last": 100}, **race.sections
     ) as (run, finished):
         first = finished.train[0]
         begun = first["time"] - first["step_time"] - finished.first_fill_seconds

@@ -49,7 +49,6 @@ class SharedPromptDecoder:
     def __init__(self, model: PreTrainedModel) -> None:
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
-        self._num_layers: int = model.config.num_hidden_layers
 
     def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int) -> Tensor:
         ids_GP = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tba.types import TbaError
 
 def check(config: Config, *, to_train: bool = True) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
+    _check_not_within_import()
     check_model(config.model.path, config.model.trust_remote_code)
     if config.model.lora_rank and find_spec("peft") is None:
         raise TbaError("model.lora_rank needs the package peft: pip install 'tba[lora]'")
@@ -36,6 +38,14 @@ def check(config: Config, *, to_train: bool = True) -> None:
     for name in ("wandb", "trackio"):
         if getattr(config.metrics, name) and find_spec(name) is None:
             raise TbaError(f"metrics.{name} needs the package: pip install 'tba[{name}]'")
+
+
+def _check_not_within_import() -> None:
+    """The run's own processes import the script that started it, and must not start it again."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise TbaError(
+            "a script that starts a run is imported by its processes: start it under `if __name__ == '__main__':`"
+        )
 
 
 def _check_preference(config: Config, to_train: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
-from tba.config import in_one_line
+from tba.config_faults import in_one_line
 from tba.config_section import Section
 from tba.config_tasks import TaskConfig
 from tba.config_text import parse_overrides
@@ -103,7 +103,8 @@ def parse_options(kind: type[Some], model: str | None, arguments: Sequence[str])
     try:
         return kind.model_validate({"model": named_model(model), **settings})
     except ValidationError as error:
-        raise TbaError(in_one_line(error, list(kind.model_fields))) from None
+        command = next(name for name, options in KINDS.items() if options is kind)
+        raise TbaError(in_one_line(error, list(kind.model_fields), f"tba {command} --help")) from None
 
 
 def _with_task(settings: dict[str, Any]) -> dict[str, Any]:
