@@ -67,7 +67,9 @@ def build_trainer(
         tokenizer=_tokenizer(config),
         objective=OBJECTIVES[config.objective.kind],
         log_z=LogPartition(_hidden_size(model)) if config.objective.kind == "trajectory_balance_learned_z" else None,
-        buffer=ReplayBuffer(config.buffer.capacity, config.buffer.capacity_per_prompt),
+        buffer=ReplayBuffer(
+            config.buffer.capacity, config.buffer.capacity_per_prompt, recent_groups=config.trainer.num_groups
+        ),
         log=RolloutLog(run / ROLLOUTS),
         weights=weights,
         groups=groups,
@@ -106,10 +108,11 @@ def build_searcher(
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
     for why, count in task.skipped.items() if index == 0 else ():
         groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
-    engine = _engine(config, model, tokenizer, seed)
     scorer = build_scorer(config, task)
-    scorer.start()
+    scorer.begin()
+    engine = _engine(config, model, tokenizer, seed)
     reference = _reference_model(config, config.model.path)
+    scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
         evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)

@@ -183,7 +183,7 @@ class BufferConfig(Section):
     capacity_per_prompt: int = Field(100, ge=1)
     """Trajectories kept for one prompt; the oldest leave first."""
     recent_fraction: float = Field(0.5, ge=0, le=1)
-    """m: the probability that a group is drawn from what arrived with the latest sync."""
+    """m: the probability that a group is drawn from the newest data: the latest merges, as few as hold `num_groups`."""
     uniform_fraction: float = Field(0.5, ge=0, le=1)
     """u: in draws from the whole buffer, the weight of uniform choice; the rest is a softmax of reward."""
     inverse_temperature: float = Field(1.0, ge=0)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tba.buffer.check import check_groups
 from tba.buffer.log_files import LogFile, Serials, between, in_order, naming, read_serials, read_tables, regroup, write
-from tba.buffer.table import from_table, to_table
+from tba.buffer.table import from_table, to_table, warm_up
 from tba.types import Group, TbaError
 
 
@@ -35,6 +35,7 @@ class RolloutLog:
         self.num_repeated = 0
         """Groups that were not appended because they had been before."""
         directory.mkdir(parents=True, exist_ok=True)
+        warm_up()
         self._load()
 
     @property

@@ -23,6 +23,8 @@ Serials = dict[str, int]
 
 _SERIALS_KEY = b"tba.last_serials"
 _ROW_GROUP_BYTES = 32_000_000
+_FAST: dict[str, Any] = {"compression": "lz4", "write_statistics": False}
+_SMALL: dict[str, Any] = {"compression": "zstd", "write_statistics": True}
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,21 @@ def in_order(found: Iterable[LogFile], directory: Path) -> tuple[list[LogFile], 
 
 
 def write(path: Path, tables: Iterable[pa.Table], serials: Serials, *, to_disk: bool = False) -> None:
-    """Write one row group a table. The name appears when all is written, `to_disk` also in the event of a power cut."""
+    """Write one row group a table. The name appears when all is written, `to_disk` also in the event of a power cut.
+
+    What goes to disk stays, and is small; what does not, a single merge, is soon joined to others and is written fast.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     schema = SCHEMA.with_metadata({_SERIALS_KEY: json.dumps(serials).encode()})
     try:
         with open(temporary, "wb") as file:
             # Dictionaries double the time and, under zstd, save nothing on text and numbers such as these.
-            options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
-            with pq.ParquetWriter(file, schema, **options) as writer:
+            options: dict[str, Any] = {
+                "use_dictionary": False,
+                "write_page_checksum": True,
+                "write_statistics": to_disk,
+            }
+            with pq.ParquetWriter(file, schema, compression="zstd" if to_disk else "lz4", **options) as writer:
                 for table in tables:
                     writer.write_table(table, row_group_size=max(1, table.num_rows))
             if to_disk:

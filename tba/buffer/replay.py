@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,14 @@ class Run(NamedTuple):
         return self.record.holds_before(self.stop)
 
 
+class Merge(NamedTuple):
+    """What came in with one call of `extend`."""
+
+    first_arrival: int
+    prompt_ids: tuple[str, ...]
+    """One for each group."""
+
+
 class ReplayBuffer:
     """Trajectories by prompt. Each has a place in the order of arrival; the oldest places are given up first.
 
@@ -39,12 +47,17 @@ class ReplayBuffer:
     cost no trajectory its own.
     """
 
-    def __init__(self, capacity: int, capacity_per_prompt: int, *, block_size: int = BLOCK_SIZE) -> None:
-        """`block_size`, a power of two, tunes draws from prompts with many trajectories."""
+    def __init__(
+        self, capacity: int, capacity_per_prompt: int, *, recent_groups: int = 1, block_size: int = BLOCK_SIZE
+    ) -> None:
+        """The newest merges count as recent, as few as hold `recent_groups` groups: a step's worth. Were it the last
+        one only, a merge of two groups would fill a whole step with them, over and over. `block_size`, a power of two,
+        tunes draws from prompts with many trajectories."""
         if block_size < 1 or block_size & (block_size - 1):
             raise ValueError(f"block_size = {block_size} is not a power of two")
         self._capacity = capacity
         self._capacity_per_prompt = capacity_per_prompt
+        self._min_recent_groups = recent_groups
         self._block_size = block_size
         self._records: dict[str, PromptRecord] = {}
         self._slots = RecordSlots()
@@ -54,7 +67,7 @@ class ReplayBuffer:
         self._num_places = 0
         self._num_distinct = 0
         self._next_arrival = 0
-        self._recent_arrival = 0
+        self._recent_merges: deque[Merge] = deque()
         self._recent_prompts: list[str] = []
         self._recent_queue: list[str] = []
         self._oldest_version: int | None = None
@@ -79,8 +92,8 @@ class ReplayBuffer:
 
     @property
     def recent_arrival(self) -> int:
-        """Arrival number of the latest merge's first trajectory. Numbers count all trajectories ever added."""
-        return self._recent_arrival
+        """Arrival number of the first recent trajectory. Numbers count all trajectories ever added."""
+        return self._recent_merges[0].first_arrival if self._recent_merges else 0
 
     def trajectories(self, prompt_id: str) -> list[Trajectory]:
         """Those of one prompt, oldest first."""
@@ -88,7 +101,7 @@ class ReplayBuffer:
         return [] if record is None else [t for t in record.trajectories if t is not None]
 
     def extend(self, groups: Sequence[Group]) -> None:
-        """One merge: these trajectories become the recent ones. No groups leave everything as it was.
+        """One merge: these trajectories are recent ones now. No groups leave everything as it was.
 
         Room is made after the whole merge has come in, first within each prompt, then in all. Rewards must be finite
         and groups must not be empty, else ValueError, and nothing has changed.
@@ -96,7 +109,7 @@ class ReplayBuffer:
         check_groups(groups)
         if not groups:
             return
-        self._recent_arrival = self._next_arrival
+        self._recent_merges.append(Merge(self._next_arrival, tuple(group.prompt.id for group in groups)))
         for group in groups:
             self._append(group)
         while self._num_places > self._capacity:
@@ -104,8 +117,7 @@ class ReplayBuffer:
         if self._oldest_version is not None:
             self.evict_before(self._oldest_version)
         self._drop_runs_that_left()
-        self._recent_prompts = list(dict.fromkeys(group.prompt.id for group in groups))
-        self._recent_queue = []
+        self._forget_older_merges()
 
     def evict_before(self, version: int) -> int:
         """Let every trajectory of an older version go, now and when it arrives later; how many went now."""
@@ -121,7 +133,7 @@ class ReplayBuffer:
         return self._slots.pick(int(rng.integers(self.num_prompts)))
 
     def pick_recent_prompt(self, rng: np.random.Generator) -> PromptRecord | None:
-        """The next of a shuffled round of the latest merge's prompts; None if nothing of that merge is left."""
+        """The next of a shuffled round of the recent prompts; None if nothing recent is left."""
         while True:
             while self._recent_queue:
                 prompt_id = self._recent_queue.pop()
@@ -168,6 +180,14 @@ class ReplayBuffer:
         while record.num_places > self._capacity_per_prompt:
             self._remove_oldest(record)
 
+    def _forget_older_merges(self) -> None:
+        merges = self._recent_merges
+        num_groups = sum(len(merge.prompt_ids) for merge in merges)
+        while num_groups - len(merges[0].prompt_ids) >= self._min_recent_groups:
+            num_groups -= len(merges.popleft().prompt_ids)
+        self._recent_prompts = list(dict.fromkeys(chain.from_iterable(merge.prompt_ids for merge in merges)))
+        self._recent_queue = []
+
     def _record_of(self, prompt: Prompt) -> PromptRecord:
         record = self._records.get(prompt.id)
         if record is None:
@@ -205,7 +225,7 @@ class ReplayBuffer:
 
     def _has_recent(self, prompt_id: str) -> bool:
         record = self._records.get(prompt_id)
-        return record is not None and len(record.live_places(record.first_place_since(self._recent_arrival))) > 0
+        return record is not None and len(record.live_places(record.first_place_since(self.recent_arrival))) > 0
 
     def _drop_runs_that_left(self) -> None:
         # Twice as many as there are places: then half of the work at least is for runs that left.

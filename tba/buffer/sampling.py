@@ -1,7 +1,7 @@
 """Drawing groups from the buffer (MOP: the most on-policy data with probability m, else anything, best first).
 
-    recent branch, probability m    prompt: the next of a shuffled round of the latest merge's prompts
-                                    responses: uniform among those of that merge
+    recent branch, probability m    prompt: the next of a shuffled round of the newest merges' prompts
+                                    responses: uniform among those of these merges
     whole branch, probability 1-m   prompt: uniform over all prompts in the buffer, independently
                                     responses: p = (1-u) softmax(inverse temperature x reward) + u / n, over all n
 
@@ -36,7 +36,7 @@ def draw(
 ) -> list[Group]:
     """Groups of exactly `group_size` trajectories. ValueError if the buffer is empty.
 
-    The recent branch becomes the whole one when nothing of the latest merge is left in the buffer.
+    The recent branch becomes the whole one when nothing recent is left in the buffer.
     """
     if not len(buffer):
         raise ValueError("cannot draw from an empty buffer")

@@ -145,12 +145,16 @@ class Place:
 class BufferMatchesModel(RuleBasedStateMachine):
     """Any sequence of merges, evictions and draws, against one plain list of places."""
 
+    recent_groups = 1
+
     def __init__(self) -> None:
         super().__init__()
         self.capacity, self.capacity_per_prompt = 40, 15
-        self.buffer = ReplayBuffer(self.capacity, self.capacity_per_prompt, block_size=2)
+        self.buffer = ReplayBuffer(
+            self.capacity, self.capacity_per_prompt, recent_groups=self.recent_groups, block_size=2
+        )
         self.places: list[Place] = []
-        self.merge = 0
+        self.merge_sizes: list[int] = []
         self.oldest_version = -1
         self.rng = np.random.default_rng(0)
 
@@ -158,8 +162,9 @@ class BufferMatchesModel(RuleBasedStateMachine):
     def extend(self, data: list[tuple[str, list[int]]]) -> None:
         groups = [group(name, [trajectory(v / 2, v, (v // 3,)) for v in versions]) for name, versions in data]
         self.buffer.extend(groups)
-        self.merge += bool(groups)
-        self.places += [Place(g.prompt.id, t, self.merge) for g in groups for t in g.trajectories]
+        if groups:
+            self.merge_sizes.append(len(groups))
+        self.places += [Place(g.prompt.id, t, len(self.merge_sizes)) for g in groups for t in g.trajectories]
         for name in "abcdef":
             for place in [p for p in self.places if p.prompt_id == name][: -self.capacity_per_prompt]:
                 self.places.remove(place)
@@ -177,11 +182,12 @@ class BufferMatchesModel(RuleBasedStateMachine):
     @rule(m=st.sampled_from([0, 0.5, 1]), u=st.sampled_from([0, 0.5, 1]), k=st.integers(1, 3))
     def draw(self, m: float, u: float, k: int) -> None:
         settings = {"recent_fraction": m, "uniform_fraction": u, "inverse_temperature": 1.0}
-        recent = any(p.merge == self.merge for p in self.live())
+        oldest = self.oldest_recent_merge()
+        recent = any(p.merge >= oldest for p in self.live())
         for drawn in draw(self.buffer, num_groups=3, group_size=k, rng=self.rng, **settings):
             candidates = [p for p in self.live() if p.prompt_id == drawn.prompt.id]
             if m == 1 and recent:
-                candidates = [p for p in candidates if p.merge == self.merge]
+                candidates = [p for p in candidates if p.merge >= oldest]
             identities = {id(p.trajectory) for p in candidates}
             chosen = [id(t) for t in drawn.trajectories]
             assert len(chosen) == k
@@ -199,6 +205,11 @@ class BufferMatchesModel(RuleBasedStateMachine):
         copies = Counter((p.prompt_id, p.trajectory.response.tokens.tobytes()) for p in live)
         assert self.buffer.num_duplicates == sum(copies.values()) - len(copies)
 
+    def oldest_recent_merge(self) -> int:
+        """The largest number from which on there are enough groups; the first merge if there never are."""
+        numbers = range(len(self.merge_sizes), 0, -1)
+        return next((n for n in numbers if sum(self.merge_sizes[n - 1 :]) >= self.recent_groups), 1)
+
     def live(self) -> list[Place]:
         return [p for p in self.places if p.is_live]
 
@@ -209,3 +220,11 @@ class BufferMatchesModel(RuleBasedStateMachine):
 
 BufferMatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestBufferMatchesModel = BufferMatchesModel.TestCase
+
+
+class BufferWithAStepsWorthOfRecentGroups(BufferMatchesModel):
+    recent_groups = 4
+
+
+TestBufferWithAStepsWorthOfRecentGroups = BufferWithAStepsWorthOfRecentGroups.TestCase
+TestBufferWithAStepsWorthOfRecentGroups.settings = BufferMatchesModel.TestCase.settings

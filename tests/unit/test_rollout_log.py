@@ -159,7 +159,8 @@ def test_other_programs_read_the_directory(log: RolloutLog, folder: Path) -> Non
     assert row["response"] == first.trajectories[0].response.text
     assert row["version"] == first.trajectories[0].version
     assert row["token_versions"][0] == {"version": 0, "num_tokens": 1}
-    assert pq.ParquetFile(folder / "000000005.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
+    codecs = {p.name: pq.ParquetFile(p).metadata.row_group(0).column(0).compression for p in folder.glob("*.parquet")}
+    assert [codecs[name] for name in sorted(codecs)] == ["ZSTD", "ZSTD", "LZ4"]  # joined, joined, a merge since
 
 
 def test_nothing_new_is_no_merge(log: RolloutLog, folder: Path) -> None:
@@ -336,7 +337,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_the_log_as_it_was(log: RolloutLog,
 def test_the_log_and_the_draw_state_rebuild_the_buffer(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sampling = {"num_groups": 4, "group_size": 3, "recent_fraction": 0.5, "uniform_fraction": 0.5}
-    log, buffer = RolloutLog(tmp_path), ReplayBuffer(60, 25, block_size=2)
+    log, buffer = RolloutLog(tmp_path), ReplayBuffer(60, 25, recent_groups=4, block_size=2)
     for number in range(30):
         groups = [make_group(3 * number + i, prompt_id=f"p{(number * i) % 5}", size=4) for i in range(3)]
         buffer.extend(log.append(groups))
@@ -344,7 +345,7 @@ def test_the_log_and_the_draw_state_rebuild_the_buffer(tmp_path: Path) -> None:
         draw(buffer, rng=rng, inverse_temperature=1.0, **sampling)
         if number % 7 == 6:
             log.compact()
-    rebuilt, other_rng = ReplayBuffer(60, 25, block_size=2), np.random.default_rng()
+    rebuilt, other_rng = ReplayBuffer(60, 25, recent_groups=4, block_size=2), np.random.default_rng()
     for merge in RolloutLog(tmp_path).read(0, log.position):
         rebuilt.extend(merge)
     rebuilt.evict_before(3 * 29 - 40)

@@ -223,6 +223,26 @@ def test_a_merge_starts_a_new_round_and_an_empty_one_does_not() -> None:
         assert {g.prompt.id for g in draws(buffer, rng, num_groups=4, recent_fraction=1.0)} == set("abcd")
 
 
+def test_a_small_merge_does_not_fill_a_step_alone() -> None:
+    buffer = ReplayBuffer(100, 100, recent_groups=4)
+    buffer.extend([rewarded(name, [0.0]) for name in "xyz"])
+    for names in ("ab", "c", "d"):
+        buffer.extend([rewarded(name, [1.0]) for name in names])
+    drawn = draws(buffer, num_groups=4, recent_fraction=1.0)
+    assert {g.prompt.id for g in drawn} == set("abcd")
+
+
+def test_recent_are_as_few_merges_as_hold_a_steps_worth() -> None:
+    buffer = ReplayBuffer(100, 100, recent_groups=4)
+    buffer.extend([rewarded(name, [0.0]) for name in "ab"])
+    buffer.extend([rewarded(name, [1.0]) for name in "cdefg"])
+    assert {g.prompt.id for g in draws(buffer, num_groups=50, recent_fraction=1.0)} == set("cdefg")
+    buffer.extend([rewarded("a", [2.0])])
+    drawn = draws(buffer, num_groups=50, group_size=1, recent_fraction=1.0)
+    assert {g.prompt.id for g in drawn} == set("acdefg")
+    assert {t.reward for g in drawn for t in g.trajectories} == {1.0, 2.0}
+
+
 def test_without_recent_ones_the_whole_buffer_serves() -> None:
     buffer = ReplayBuffer(100, 100)
     buffer.extend([rewarded("a", [1.0], version=5)])
