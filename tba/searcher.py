@@ -95,6 +95,7 @@ class Searcher:
         self._pending: deque[Searched] = deque()
         self._fruitless = 0
         self._tally = SearchTally()
+        self._has_reported = False
 
     def run(self) -> None:
         """Explore until the Trainer is done. Waits only in synchronous mode, for the next weights."""
@@ -246,11 +247,13 @@ class Searcher:
             raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; mend the reward function{why}")
 
     def _report(self, now: bool = False) -> None:
-        """Send what has been counted since the last report, at most once a second."""
+        """Send what has been counted since the last report: the first batch at once, then at most once a second."""
+        now = now or not self._has_reported
         if not self._tally.is_empty and (now or self._tally.seconds >= REPORT_SECONDS):
             values = self._tally.values(self.engine.version, self.activity.seconds())
             self.groups.send(Report("search", self.name, values))
             self._tally = SearchTally()
+            self._has_reported = True
 
 
 def _equal_groups(all_scores: Sequence[Scores]) -> Set[int]:

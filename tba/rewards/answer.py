@@ -35,6 +35,12 @@ _PROSE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}\s+[A-Za-z]{2,}")
 _HUGE_POWER = re.compile(r"\^[\s{(]*[0-9]+\s*\^|\^[\s{(]*[0-9]{5,}")
 
 
+def warm_up_rewards() -> None:
+    """Grade two answers that are no plain numbers: the first such imports sympy, and its parts, for half a second."""
+    _same_mathematics(r"\frac{1}{2}", "0.5")
+    _same_mathematics("2x+1", "3")
+
+
 def final_answer(completions: Sequence[Completion], answer: Sequence[Any], **columns: Any) -> list[float | None]:
     """1.0 or 0.0 for each completion; None where the truth itself holds no answer.
 
@@ -189,7 +195,7 @@ def _same_mathematics(found: str, gold: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> list[Any]:
-    # Imported here because sympy takes most of a second, which plain numbers need not pay.
+    # Imported here because sympy takes half a second, which a process that only looks at this module need not pay.
     from math_verify import LatexExtractionConfig, parse
 
     # It warns once that its time limit is off.

@@ -5,11 +5,15 @@ columns of the data, all as keywords and as lists with one entry for each comple
 with None for "not applicable". It may be `async`. With `log_extra(column, values)` it may note further values, one for
 each completion, and with `log_metric(name, value)` report a number about the group. What it returns is checked
 elsewhere (`scoring`), and so is how long it takes (`process`).
+
+A module of reward functions may have a `warm_up_rewards()`, called once in each reward process before its first
+request: the place to import what only some answers need, since the first of them would hold up a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -106,6 +110,17 @@ def names_of(functions: Iterable[RewardFunction]) -> tuple[str, ...]:
             unique = f"{name}_{number}"
         names.append(unique)
     return tuple(names)
+
+
+def warm_up(functions: Iterable[RewardFunction]) -> None:
+    """Call what the functions' modules have for it. What fails now is reported by the request that needs it."""
+    modules = dict.fromkeys(getattr(function, "__module__", "") for function in functions)
+    for name in modules:
+        with contextlib.suppress(Exception):
+            getattr(sys.modules.get(name), "warm_up_rewards", _nothing)()
+
+
+def _nothing() -> None: ...
 
 
 def call(function: RewardFunction, keywords: Mapping[str, Any], run: Run = asyncio.run) -> Any:

@@ -22,7 +22,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from tba.rewards.functions import RewardFactory, RewardSpec, names_of, resolve
+from tba.rewards.functions import RewardFactory, RewardSpec, names_of, resolve, warm_up
 from tba.rewards.scoring import FailureKind, ScoreRequest, Scores, score_group
 from tba.types import TbaError
 
@@ -170,6 +170,7 @@ def serve(connection: Connection, functions: Sequence[RewardSpec], weights: Sequ
         connection.send(Refused(str(error)))
         return
     named = dict(zip(names_of(resolved), resolved, strict=True))
+    warm_up(resolved)
     connection.send(Ready(tuple(named)))
     # One event loop for life: an async function may keep a client that is bound to its loop.
     with asyncio.Runner() as runner:

@@ -54,6 +54,7 @@ class Scorer:
             raise TbaError("reward.weights must hold one finite number for each of reward.functions")
         self._names: tuple[str, ...] = ()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._begun: _Worker | None = None
         self._workers: list[_Worker] = []
         self._batches: deque[_Batch] = deque()
         self._growing = threading.Lock()
@@ -72,11 +73,20 @@ class Scorer:
         """Requests that no process has begun."""
         return self._jobs.qsize()
 
+    def begin(self) -> None:
+        """Start the first process and return at once: it imports the functions, and loads what they need, while the
+        caller loads something else. `start` is still to be called."""
+        self._begun = _Worker(self)
+        self._begun.launch()
+
     def start(self) -> None:
-        """Start the first process and wait until it has imported the functions; TbaError if it cannot."""
+        """Wait until the first process has imported the functions, begun or not; TbaError if it cannot."""
         if self._workers:
             raise RuntimeError("the scorer was started already")
-        first = _Worker(self)
+        if self._begun is None:
+            self.begin()
+        first, self._begun = self._begun, None
+        assert first is not None
         try:
             self._names = first.ready_process().wait_until_ready(self.start_seconds)
         except BaseException:
@@ -109,6 +119,8 @@ class Scorer:
         """End the processes and drop what was not collected. May be called twice."""
         with self._growing:
             self.max_processes = 0
+        if self._begun is not None:
+            self._begun.close()
         for worker in self._workers:
             worker.abandon()
         for _ in self._workers:
@@ -205,14 +217,18 @@ class _Worker:
         finally:
             self._busy = False
 
-    def ready_process(self) -> RewardProcess:
+    def launch(self) -> RewardProcess:
         """The running process, or a new one. Under the lock, so that none starts after `abandon` has looked."""
         with self._lock:
             if self.closed:
                 raise RuntimeError("the scorer was closed")
             if self._process is None:
                 self._process = RewardProcess(self._scorer.functions, self._scorer.weights)
-            process = self._process
+            return self._process
+
+    def ready_process(self) -> RewardProcess:
+        """The running process or a new one, once it can take requests."""
+        process = self.launch()
         try:
             process.wait_until_ready(self._scorer.start_seconds)
         except TbaError:

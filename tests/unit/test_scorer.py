@@ -200,6 +200,35 @@ def test_start_raises_what_keeps_the_function_from_being_imported(tmp_path, sour
     assert "\n" not in str(caught.value)
 
 
+def test_the_first_process_may_begin_early():
+    scorer = Scorer([spec("act")], [], timeout_seconds=30)
+    scorer.begin()
+    with scorer:
+        assert scorer.names == ("act",)
+        assert scorer.num_processes == 1
+        assert scorer.score([request()])[0].rewards == (1.0, 2.0, 3.0)
+
+
+def test_a_scorer_that_began_and_never_started_leaves_no_process():
+    scorer = Scorer([spec("act")], [], timeout_seconds=30)
+    before = set(multiprocessing.active_children())
+    scorer.begin()
+    assert len(set(multiprocessing.active_children()) - before) == 1
+    scorer.close()
+    assert set(multiprocessing.active_children()) <= before
+
+
+@pytest.mark.parametrize("ends_with", ["pass", "1 / 0"])
+def test_a_module_is_warmed_up_before_its_first_request(tmp_path, ends_with):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        f"value = 0.0\ndef warm_up_rewards():\n    global value\n    value = 7.0\n    {ends_with}\n"
+        "def reward(completions, **kwargs): return [value for _ in completions]"
+    )
+    with Scorer([f"{mine}:reward"], [], timeout_seconds=30) as scorer:
+        assert scorer.score([request()])[0].rewards == (7.0,) * 3
+
+
 def test_collect_raises_when_a_lost_process_cannot_be_replaced(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text("import os\ndef reward(**kwargs): os._exit(1)")
