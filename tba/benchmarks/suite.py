@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,14 @@ def run_parts(names: Sequence[str], *, full: bool, results: Path) -> None:
     for name in names or [name for name in PARTS if full or name not in ("vllm", "race")]:
         console.print(f"[bold]{PARTS[name]}[/bold] …")
         begun = time.time()
-        rows: list[Row] = importlib.import_module(f"tba.benchmarks.{name}").run(full)
-        for row in rows:
+        made: Iterable[Row] = importlib.import_module(f"tba.benchmarks.{name}").run(full)
+        rows: list[Row] = []
+        for row in made:
             mark = {True: "✓", False: "✗", None: " "}[row.met]
             console.print(f"  {mark} {row.name}: {row.ours} | {row.other} | {row.ratio:.3g} ({row.bar}) {row.spread}")
-        _keep(results / f"{name}.json", name, rows, full, time.time() - begun)
+            rows.append(row)
+            # After each: a part that takes an hour keeps what it has if it ends early.
+            _keep(results / f"{name}.json", name, rows, full, time.time() - begun)
 
 
 def write_page(results: Path, page: Path) -> None:

