@@ -122,15 +122,15 @@ def _embedded(race: Race, repeats: int) -> Row:
 
 def _pretrained(race: Race, python: str, repeats: int) -> Iterator[Row]:
     """As above, but checkpoints of a real model are large: a run evaluates its own weights, every second step as TRL's
-    does, in turn with the rest. TRL runs twice, the second time with vLLM, by a Python that has it."""
-    ours, theirs, with_vllm = [], [], []
+    does, in turn with the rest. TRL with vLLM, whose steps take minutes here, runs once."""
+    ours, theirs = [], []
     for seed in range(repeats):
         ours.append(_seconds_of_pretrained(race, seed))
         theirs.append(_trl_seconds_of(race, seed, sys.executable))
-        with_vllm.append(_trl_seconds_of(race, seed, python, "--vllm"))
-        _say(f"seed {seed}: {ours[-1]:.1f} s, TRL {theirs[-1]:.1f} s, with vLLM {with_vllm[-1]:.1f} s")
+        _say(f"seed {seed}: {ours[-1]:.1f} s, TRL {theirs[-1]:.1f} s")
     yield _row(race, "TRL's GRPO, transformers", ours, theirs)
-    yield _row(race, "TRL's GRPO, vLLM in its process", ours, with_vllm)
+    with_vllm = _trl_seconds_of(race, 0, python, "--vllm")
+    yield _row(race, "TRL's GRPO, vLLM in its process", ours[:1], [with_vllm])
 
 
 def _row(race: Race, peer: str, ours: Sequence[float], theirs: Sequence[float]) -> Row:
