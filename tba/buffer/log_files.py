@@ -74,12 +74,8 @@ def write(path: Path, tables: Iterable[pa.Table], serials: Serials, *, to_disk: 
     try:
         with open(temporary, "wb") as file:
             # Dictionaries double the time and, under zstd, save nothing on text and numbers such as these.
-            options: dict[str, Any] = {
-                "use_dictionary": False,
-                "write_page_checksum": True,
-                "write_statistics": to_disk,
-            }
-            with pq.ParquetWriter(file, schema, compression="zstd" if to_disk else "lz4", **options) as writer:
+            options = {"use_dictionary": False, "write_page_checksum": True, **(_SMALL if to_disk else _FAST)}
+            with pq.ParquetWriter(file, schema, **options) as writer:
                 for table in tables:
                     writer.write_table(table, row_group_size=max(1, table.num_rows))
             if to_disk:
