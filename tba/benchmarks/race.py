@@ -103,7 +103,7 @@ def run(full: bool) -> Iterator[Row]:
     for race in (EASY, MEDIUM):
         yield _embedded(race, 5 if full else 1)
     if pretrained is not None:
-        yield from _pretrained(pretrained, python, 3)
+        yield from _pretrained(pretrained, python, 2)
 
 
 def _embedded(race: Race, repeats: int) -> Row:
