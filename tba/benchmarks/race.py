@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,25 +112,26 @@ def _embedded(race: Race, repeats: int) -> Row:
     Time is counted from when the first answers are asked for, so neither pays for its start. Neither pays for
     evaluation: ours is evaluated afterwards, from its checkpoints, and TRL's clock stands still.
     """
-    ours, theirs = [], []
-    for seed in range(repeats):
-        ours.append(_seconds_of(race, seed))
-        theirs.append(_trl_seconds_of(race, seed, sys.executable))
-        _say(f"seed {seed}: {ours[-1]:.1f} s, TRL {theirs[-1]:.1f} s")
-    return _row(race, "TRL's GRPO", ours, theirs)
+    return _row(race, "TRL's GRPO", *_in_turn(race, _seconds_of, repeats))
 
 
 def _pretrained(race: Race, python: str, repeats: int) -> Iterator[Row]:
     """As above, but checkpoints of a real model are large: a run evaluates its own weights, every second step as TRL's
     does, in turn with the rest. TRL with vLLM, whose steps take minutes here, runs once."""
-    ours, theirs = [], []
-    for seed in range(repeats):
-        ours.append(_seconds_of_pretrained(race, seed))
-        theirs.append(_trl_seconds_of(race, seed, sys.executable))
-        _say(f"seed {seed}: {ours[-1]:.1f} s, TRL {theirs[-1]:.1f} s")
+    ours, theirs = _in_turn(race, _seconds_of_pretrained, repeats)
     yield _row(race, "TRL's GRPO, transformers", ours, theirs)
     with_vllm = _trl_seconds_of(race, 0, python, "--vllm")
     yield _row(race, "TRL's GRPO, vLLM in its process", ours[:1], [with_vllm])
+
+
+def _in_turn(race: Race, seconds_of: Callable[[Race, int], float], repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds of ours and of theirs for each seed, one run after the other."""
+    ours, theirs = [], []
+    for seed in range(repeats):
+        ours.append(seconds_of(race, seed))
+        theirs.append(_trl_seconds_of(race, seed, sys.executable))
+        _say(f"seed {seed}: {ours[-1]:.1f} s, TRL {theirs[-1]:.1f} s")
+    return ours, theirs
 
 
 def _row(race: Race, peer: str, ours: Sequence[float], theirs: Sequence[float]) -> Row:

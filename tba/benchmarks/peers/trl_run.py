@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from tba.benchmarks.peers import vllm_generate
 from tba.build import build_engine, build_evaluator, build_scorer, build_task
 from tba.config import Config, load_config
 from tba.engines.transformers import stop_tokens
@@ -29,21 +30,13 @@ from tba.rewards.functions import resolve
 from tba.tasks.base import Task
 from tba.types import WeightUpdate
 
-VLLM_SETTINGS = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 VLLM_CONTEXT = 256
 
 
 def main() -> None:
     options = _options()
     if options.vllm:
-        os.environ.update(VLLM_SETTINGS)
+        os.environ.update(vllm_generate.SETTINGS, OMP_NUM_THREADS=str(options.threads))
     torch.set_num_threads(options.threads)
     config = load_config(None, json.loads(options.sections))
     engine, tokenizer, model = build_engine(config)
