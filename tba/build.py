@@ -186,13 +186,13 @@ def build_scorer(config: Config, task: Task) -> Scorer:
         functions, weights = [task.default_reward, *task.observers], (1.0, *(0.0 for _ in task.observers))
     if not functions and config.evaluation.gold_model is not None:
         return _gold_scorer(config, config.evaluation.gold_model)
-    return Scorer(functions, weights, settings.timeout_seconds, settings.max_processes, settings.start_seconds)
+    return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds)
 
 
 def _gold_scorer(config: Config, path: str) -> Scorer:
     settings = config.reward
     model = reward_model(path, batch_size=settings.model_batch_size, device=settings.model_device, name="gold_model")
-    return Scorer([model], (), settings.timeout_seconds, settings.max_processes, settings.start_seconds)
+    return Scorer([model], (), settings.timeout_seconds, start_seconds=settings.start_seconds)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:

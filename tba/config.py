@@ -110,9 +110,10 @@ class RewardConfig(Section):
     """Time limit for scoring one group. Past it the reward process is killed and the group's responses dropped."""
     start_seconds: float = Field(120.0, gt=0)
     """Time limit for a reward process to import its functions and load its models."""
-    max_processes: int = Field(32, ge=1)
-    """Reward processes of a Searcher, at most. There is one, and more only while functions spend their time waiting
-    (for a judge, a sandbox, a network) rather than computing; 1 if each would hold a model on a device."""
+    num_processes: int = Field(1, ge=1)
+    """Reward processes of each Searcher. A process scores one group at a time, or several if functions are `async def`,
+    which is the way to wait for a judge, a sandbox or a network. Raise it when a run says that rewards hold a Searcher
+    up. Each process holds a copy of the reward model, if there is one."""
 
     @property
     def is_named(self) -> bool:

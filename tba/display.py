@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -184,6 +185,8 @@ def told(record: dict[str, Any]) -> str | None:
         return f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record)}"
     if record["event"] in _QUIET_EVENTS:
         return None
+    if "message" in record:
+        return f"[yellow]{record['event'].replace('_', ' ')}[/]: {escape(record['message'])}"
     rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
     return f"[yellow]{record['event'].replace('_', ' ')}[/]: " + ", ".join(f"{k} {v}" for k, v in rest.items())
 

@@ -28,6 +28,10 @@ PATIENCE_SECONDS = 1.0
 something large, bounds nothing."""
 GIVE_UP_AFTER = 64
 """Groups in a row without one usable reward after which the reward function, not the model, is at fault."""
+SLOW_REWARDS_SHARE = 0.2
+"""Share of a Searcher's work that goes into waiting for scores, from which on the user is told."""
+SLOW_REWARDS_SECONDS = 20.0
+"""Work that must have been done before such a share means anything."""
 _POLL_SECONDS = 0.005
 
 
@@ -96,6 +100,7 @@ class Searcher:
         self._fruitless = 0
         self._tally = SearchTally()
         self._has_reported = False
+        self._told_of_slow_rewards = False
 
     def run(self) -> None:
         """Explore until the Trainer is done. Waits only in synchronous mode, for the next weights."""
@@ -147,16 +152,17 @@ class Searcher:
         self._pending.append(Searched(problems, responses, temperature is None, reference, submitted))
         while self._pending and (self.scorer.ready() or self._should_wait_for_scores()):
             self._hand_up(self._pending.popleft())
+        self._tell_of_slow_rewards()
         self._report()
 
     def _should_wait_for_scores(self) -> bool:
-        """Scores that are slow in coming arrive during later generations. But when more than this batch is in line for
-        a reward process, and not just for a moment, scoring is what bounds the Searcher, and running further ahead only
+        """Scores that are slow in coming arrive during later generations. But when more than this batch waits for a
+        reward process, and not just for a moment, scoring is what bounds the Searcher, and running further ahead only
         lets data grow old."""
         if self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES:
             return True
         oldest, newest = self._pending[0], self._pending[-1]
-        falls_behind = self.scorer.num_in_line > len(newest.problems)
+        falls_behind = self.scorer.num_queued > len(newest.problems)
         return falls_behind and time.monotonic() - oldest.submitted > PATIENCE_SECONDS
 
     def finish(self) -> None:
@@ -244,7 +250,21 @@ class Searcher:
         self._fruitless += 1
         if self._fruitless >= GIVE_UP_AFTER:
             why = f": {scores.failures[0].function}: {scores.failures[0].message}" if scores.failures else ""
-            raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; mend the reward function{why}")
+            raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; fix the reward function{why}")
+
+    def _tell_of_slow_rewards(self) -> None:
+        """Say once that scoring holds this Searcher up, and what helps."""
+        spent = self.activity.seconds()
+        waited = spent.get("score", 0.0)
+        work = waited + spent.get("generate", 0.0) + spent.get("reference", 0.0)
+        if self._told_of_slow_rewards or work < SLOW_REWARDS_SECONDS or waited < SLOW_REWARDS_SHARE * work:
+            return
+        self._told_of_slow_rewards = True
+        remedy = f"raise reward.num_processes (now {self.scorer.num_processes})"
+        if not self.scorer.overlaps:
+            remedy += ", or make reward functions that wait for something `async def`"
+        message = f"{self.name} spends {waited / work:.0%} of its time waiting for rewards: {remedy}"
+        self.groups.send(Report("event", self.name, {"event": "slow_rewards", "message": message}))
 
     def _report(self, now: bool = False) -> None:
         """Send what has been counted since the last report: the first batch at once, then at most once a second."""

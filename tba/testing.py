@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tba.rewards.functions import RewardFunction
+from tba.rewards.scoring import ScoreRequest, Scores, score_group
 from tba.types import Group, Prompt, Response, Trajectory
 
 ALPHABET = string.digits + string.ascii_lowercase + "+-=<>.,:?# \n"
@@ -121,3 +124,10 @@ def make_group(
         for response, reward in zip(made, rewards, strict=True)
     )
     return Group(Prompt(prompt_id, "", tuple(prompt)), trajectories, source, serial)
+
+
+def score_now(
+    functions: Mapping[str, RewardFunction], request: ScoreRequest, weights: Sequence[float] | None = None
+) -> Scores:
+    """What reward functions make of a request, in this process: to try a reward without a run."""
+    return asyncio.run(score_group(functions, weights or [1.0] * len(functions), request))

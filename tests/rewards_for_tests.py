@@ -12,10 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tba.rewards.scoring import Scores
+from tba.rewards.serve import Scored
 
 HERE = Path(__file__).resolve()
 
@@ -122,6 +126,7 @@ def echo(**kwargs: Any) -> list[float]:
     """Checks the whole of TRL's convention for a conversational request."""
     assert kwargs["prompts"] == ["question"] * 2
     assert kwargs["completions"] == [[{"role": "assistant", "content": text}] for text in ("a", "bb")]
+    assert kwargs["texts"] == ["a", "bb"]
     assert kwargs["completion_ids"] == [[1], [2, 3]]
     assert kwargs["finished"] == [True, False]
     assert kwargs["level"] == [7, 7]
@@ -150,12 +155,95 @@ def meet(completions: list[str], folder: list[str], guests: list[int], **kwargs:
     Path(folder[0], str(os.getpid())).touch()
     while len(list(Path(folder[0]).iterdir())) < guests[0]:
         time.sleep(0.01)
-    time.sleep(0.3)
     return length(completions)
 
 
-def compute(completions: list[str], **kwargs: Any) -> list[float]:
-    end = time.process_time() + 0.05
-    while time.process_time() < end:
-        pass
+async def meet_inside(
+    completions: list[str], folder: list[str], guests: list[int], act: list[str], **kwargs: Any
+) -> list[float]:
+    """Waits until as many calls as there are guests are under way in this process, or does what the column says."""
+    global _num_inside
+    Path(folder[0], str(os.getpid())).touch()
+    if act[0] == "hang":
+        await asyncio.Event().wait()
+    if act[0] != "return":
+        await asyncio.sleep(0)
+        return {"exit": _exit, "block": _hang, "cancel": _cancel}[act[0]](completions)
+    _num_inside += 1
+    while _num_inside < guests[0]:
+        await asyncio.sleep(0.01)
+    return length(completions)
+
+
+_num_inside = 0
+
+
+def _cancel(completions: list[str]) -> list[Any]:
+    raise asyncio.CancelledError
+
+
+async def act_async(completions: list[str], act: list[str], **kwargs: Any) -> list[Any]:
+    await asyncio.sleep(0)
+    values = globals()["act"](completions, act)
+    await asyncio.sleep(0)
+    return values
+
+
+def _fork_and_return(completions: list[str]) -> list[Any]:
+    """As a careless function might: parent and copy both go on."""
+    os.fork()
+    return length(completions)
+
+
+def _fork_and_raise(completions: list[str]) -> list[Any]:
+    if os.fork() == 0:
+        raise ValueError("from the copy")
+    return length(completions)
+
+
+def _fork_and_exit(completions: list[str]) -> list[Any]:
+    if os.fork() == 0:
+        sys.exit(0)
+    return length(completions)
+
+
+def _answer_for_another(completions: list[str]) -> list[Any]:
+    """Answers, in place of the real server, a request with a number that nobody has asked."""
+    _pipe().send(Scored(1_000_000, Scores((9.0,), ((9.0,),), ())))
+    return length(completions)
+
+
+def _stop_after(share: float, completions: list[str]) -> list[Any]:
+    """Stops its process for good when this share of the answer has been sent."""
+    send = Connection._send
+
+    def send_and_stop(self: Any, data: Any, *rest: Any) -> None:
+        send(self, bytes(data)[: int(share * len(data))], *rest)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    Connection._send = send_and_stop  # type: ignore[method-assign]
+    return length(completions)
+
+
+def _pipe() -> Any:
+    """The connection that the process serves, found among the frames below this one."""
+    frame: Any = sys._getframe()
+    while "connection" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["connection"]
+
+
+ACTS |= {
+    "fork_and_return": _fork_and_return,
+    "fork_and_raise": _fork_and_raise,
+    "fork_and_exit": _fork_and_exit,
+    "answer_for_another": _answer_for_another,
+    "stop_after_the_answer": functools.partial(_stop_after, 1.0),
+    "stop_within_the_answer": functools.partial(_stop_after, 0.5),
+}
+
+
+def noting(completions: list[str], act: list[str], log_extra: Any, **kwargs: Any) -> list[float]:
+    if act[0] == "lambda":
+        log_extra("note", [lambda: None for _ in completions])
     return length(completions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from typing import Any
 
 from tba.rewards.answer import final_answer
@@ -12,7 +12,7 @@ def quick(completions: list[str], answer: list[Any]) -> list[float | None]:
     return final_answer(completions, answer)
 
 
-def slow(completions: list[str], answer: list[Any]) -> list[float | None]:
+async def slow(completions: list[str], answer: list[Any]) -> list[float | None]:
     """As a judge behind a network would be: half a second a group, without computing."""
-    time.sleep(0.5)
+    await asyncio.sleep(0.5)
     return final_answer(completions, answer)

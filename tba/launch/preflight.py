@@ -9,7 +9,7 @@ from pathlib import Path
 from tba.config import EMBEDDED_MODEL, Config
 from tba.config_tasks import RedteamTaskConfig
 from tba.model_paths import named_model
-from tba.rewards.functions import check_importable
+from tba.rewards.functions import check_column_names, check_columns, check_importable
 from tba.rewards.reward_model import check_scorer
 from tba.tasks import load_task
 from tba.types import TbaError
@@ -31,8 +31,11 @@ def check(config: Config, *, to_train: bool = True) -> None:
     task = load_task(config.task, lambda content: ("", (0,)))  # rows are read and checked, not encoded
     if to_train and not task.train:
         raise TbaError("the task has no training prompts: give more rows (task.data) or hold out fewer (task.num_eval)")
+    rows = [problem.columns for problem in (*task.train, *task.held_out)]
+    check_column_names(rows)
     for function in config.reward.functions:
         check_importable(function)
+        check_columns(function, rows)
     if config.reward.model is not None:
         check_scorer(config.reward.model)
     for name in ("wandb", "trackio"):

@@ -1,10 +1,12 @@
 """Finds the reward functions a user names, and calls them by TRL's convention.
 
-A reward function takes `prompts`, `completions`, `completion_ids`, `finished` (the completion ended by itself) and the
-columns of the data, all as keywords and as lists with one entry for each completion, and returns a list of numbers,
-with None for "not applicable". It may be `async`. With `log_extra(column, values)` it may note further values, one for
-each completion, and with `log_metric(name, value)` report a number about the group. What it returns is checked
-elsewhere (`scoring`), and so is how long it takes (`process`).
+A reward function takes `prompts`, `completions`, `texts`, `completion_ids`, `finished` (the completion ended by itself)
+and the columns of the data, all as keywords and as lists with one entry for each completion, and returns a list of
+numbers, with None for "not applicable". `completions` of a chat prompt are lists of one message, as in TRL; `texts` are
+always plain strings. A function may be `async`: then several groups are scored at the same time. With
+`log_extra(column, values)` it may note further values, one for each completion, and with `log_metric(name, value)`
+report a number about the group. What it returns is checked elsewhere (`scoring`), and so is how long it takes
+(`process`).
 
 A module of reward functions may have a `warm_up_rewards()`, called once in each reward process before its first
 request: the place to import what only some answers need, since the first of them would hold up a batch.
@@ -12,7 +14,6 @@ request: the place to import what only some answers need, since the first of the
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import importlib
@@ -21,7 +22,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,9 +31,8 @@ from typing import Any
 from tba.types import TbaError
 
 RewardFunction = Callable[..., Any]
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-STANDARD_KEYWORDS = ("prompts", "completions", "completion_ids", "finished", "log_extra", "log_metric")
+STANDARD_KEYWORDS = ("prompts", "completions", "texts", "completion_ids", "finished", "log_extra", "log_metric")
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,34 @@ def check_importable(spec: str) -> None:
     resolve(spec)
 
 
-def check_columns(spec: str, columns: Collection[str]) -> None:
-    """Raise TbaError if the function requires a column the data does not have."""
-    known = {*STANDARD_KEYWORDS, *columns}
+def check_columns(spec: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise TbaError if the function requires a column that some rows of the data do not have."""
     for parameter in _parameters(resolve(spec)):
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if named and parameter.default is parameter.empty and parameter.name not in known:
+        if not named or parameter.default is not parameter.empty or parameter.name in STANDARD_KEYWORDS:
+            continue
+        num_without = sum(parameter.name not in row for row in rows)
+        if num_without:
+            columns = sorted({column for row in rows for column in row})
+            who = "the data has" if num_without == len(rows) else f"{num_without} of the {len(rows)} rows have"
             raise TbaError(
-                f"reward {spec!r} asks for {parameter.name!r}, which the data has no column for: "
-                f"rename one of them (columns: {', '.join(sorted(columns)) or 'none'})"
+                f"reward {spec!r} asks for {parameter.name!r}, which {who} no column for: rename the parameter or the "
+                f"column (columns: {', '.join(columns) or 'none'})"
             )
+
+
+def check_column_names(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise TbaError if a column has the name of something that every reward function is given anyway."""
+    for name in STANDARD_KEYWORDS:
+        if any(name in row for row in rows):
+            raise TbaError(f"the data has a column {name!r}, a name that reward functions know already: rename it")
+
+
+def is_async(function: RewardFunction) -> bool:
+    """Whether calling it gives a coroutine. A wrapper that hides this from Python counts as not."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def name_of(function: RewardFunction) -> str:
@@ -123,11 +141,11 @@ def warm_up(functions: Iterable[RewardFunction]) -> None:
 def _nothing() -> None: ...
 
 
-def call(function: RewardFunction, keywords: Mapping[str, Any], run: Run = asyncio.run) -> Any:
-    """Call with the keywords the function accepts. `run` finishes the coroutine of an `async` function."""
+async def call(function: RewardFunction, keywords: Mapping[str, Any]) -> Any:
+    """Call with the keywords the function accepts."""
     result = function(**_accepted(function, keywords))
-    # The result is asked, not the function: a partial or a callable object hides that it is async.
-    return run(_finish(result)) if inspect.isawaitable(result) else result
+    # The result is asked, not the function: a wrapper may hide that it is async.
+    return await result if inspect.isawaitable(result) else result
 
 
 def describe(error: BaseException) -> str:
@@ -137,10 +155,6 @@ def describe(error: BaseException) -> str:
     if not frames or isinstance(error, SyntaxError):  # a SyntaxError's message names the place itself
         return message
     return f"{message} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-
-
-async def _finish(result: Awaitable[Any]) -> Any:
-    return await result
 
 
 def _parameters(function: RewardFunction) -> list[inspect.Parameter]:

@@ -1,81 +1,78 @@
-"""The reward process: user code runs in a child that can be killed, so that it can neither hang nor end the parent.
+"""The parent's handle on a reward process: numbered requests out, scores in, and an end to it when it hangs or dies.
 
-`serve` is the child; `RewardProcess` is the parent's handle on one. One request is under way at a time, so a process
-that is lost names the group it was lost on. When to start another is the Scorer's business. POSIX only.
+A request that is alone in its process names the group that the process was lost on. When several are under way, nobody
+knows which of them did it. When to start another process, and what to ask again, is the Scorer's business.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import Finalize
-from pathlib import Path
-from typing import Any
 
-from tba.rewards.functions import RewardFactory, RewardSpec, names_of, resolve, warm_up
-from tba.rewards.scoring import FailureKind, ScoreRequest, Scores, score_group
+from tba.rewards.functions import RewardFactory, RewardSpec
+from tba.rewards.scoring import FailureKind, ScoreRequest, Scores
+from tba.rewards.serve import Answer, Asked, Ready, Refused, Running, Scored, serve
 from tba.types import TbaError
 
 STOP_SECONDS = 1.0
 """An idle child gets this long to end by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    scores: Scores
-    seconds: float
-    waited: float
-    """Seconds of it that the functions spent waiting for something other than a core."""
+GRACE_SECONDS = 5.0
+"""Coroutines are ended in time by the child itself, which says so; later than this it must be stuck."""
 
 
 class LostProcessError(Exception):
-    """The process hung or died on a request and is of no more use."""
+    """The process hung or died and is of no more use."""
 
-    def __init__(self, kind: FailureKind, function: str, message: str) -> None:
+    def __init__(self, kind: FailureKind, function: str, message: str, *, alone: bool) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.function = function
         self.message = message
+        self.alone = alone
+        """No other request was under way: this one is what the process was lost on."""
+
+
+class DiedStartingError(Exception):
+    """The process was gone before it was ready, by a signal or an exit: another may fare better."""
+
+
+@dataclass
+class _UnderWay:
+    scores: Future[Scores] = field(default_factory=Future)
+    running: str = ""
 
 
 class RewardProcess:
-    """A child that has the reward functions. Used by one thread; only `kill` may be called from another."""
+    """A child that has the reward functions. Any thread may use it once it is ready."""
 
-    def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float]) -> None:
+    def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float], timeout_seconds: float) -> None:
         """Start the child and return at once."""
         self._functions = functions
+        self._timeout_seconds = timeout_seconds
         # A server that has imported this package once and forks: a new process costs milliseconds, not imports.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tba.rewards.process", "tba.rewards.answer"])
+        context.set_forkserver_preload(["tba.rewards.serve", "tba.rewards.answer"])
+        self._connection: Connection[Asked, Answer]
         self._connection, childs_end = context.Pipe()
+        _limit_sending(self._connection, timeout_seconds)
         # Not a daemon: reward functions may start processes of their own.
         self._process = context.Process(
-            target=serve, args=(childs_end, tuple(functions), tuple(weights)), name="tba-reward", daemon=False
+            target=serve,
+            args=(childs_end, tuple(functions), tuple(weights), timeout_seconds),
+            name="tba-reward",
+            daemon=False,
         )
         try:
             self._process.start()
@@ -83,65 +80,129 @@ class RewardProcess:
             childs_end.close()
         # Python joins such children when it exits, forever; this ends the child first, and also if the handle is lost.
         self._end = Finalize(self, _end_process, args=(self._process,), exitpriority=10)
-        self._names: tuple[str, ...] | None = None
+        self._ready: Ready | None = None
+        self._starting = threading.Lock()
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._under_way: dict[int, _UnderWay] = {}
+        self._next_number = 0
+        self._is_lost = False
 
-    def wait_until_ready(self, timeout_seconds: float) -> tuple[str, ...]:
-        """The functions' names for metrics, once all are imported; TbaError if that fails or takes longer."""
-        if self._names is None:
-            self._names = self._first_message(timeout_seconds)
-        return self._names
+    @property
+    def is_lost(self) -> bool:
+        return self._is_lost
 
-    def score(self, request: ScoreRequest, timeout_seconds: float) -> Scored:
+    @property
+    def ready(self) -> Ready:
+        """What the child said when it was ready."""
+        assert self._ready is not None
+        return self._ready
+
+    def wait_until_ready(self, timeout_seconds: float) -> None:
+        """Until all functions are imported. TbaError if that cannot be, or takes longer; DiedStartingError if the
+        process is gone."""
+        with self._starting:
+            if self._ready is None:
+                self._ready = self._first_message(timeout_seconds)
+                threading.Thread(target=self._read_answers, name="tba-reward-answers", daemon=True).start()
+
+    def score(self, request: ScoreRequest) -> Scores:
         """Score one group; raises LostProcessError if the time is over or the child is gone."""
-        deadline = time.monotonic() + timeout_seconds
-        running = ""
+        deadline = time.monotonic() + self._timeout_seconds + (GRACE_SECONDS if self.ready.overlaps else 0.0)
+        number, under_way = self._register()
         try:
-            self._connection.send(request)
-            while True:
-                message = self._receive(deadline)
-                if isinstance(message, Scored):
-                    return message
-                running = message.name
+            with self._sending:
+                self._connection.send(Asked(number, request))
+        except BlockingIOError:
+            self._lose("timeout")
+        except OSError:
+            pass  # the thread that reads finds the pipe closed and says how the process ended
+        try:
+            return under_way.scores.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            if self._process.exitcode is not None:  # a process it forked may hold the pipe open
-                raise LostProcessError("died", running, self._how_it_ended()) from None
-            raise LostProcessError("timeout", running, f"took more than {timeout_seconds:g} s") from None
-        except (EOFError, OSError):
-            raise LostProcessError("died", running, self._how_it_ended()) from None
+            self._lose("timeout")
+            return under_way.scores.result()
 
     def kill(self) -> None:
-        """End the child and the processes it started, whatever they do."""
-        self._end()
+        """End the child and the processes it started, whatever they do. Requests under way are lost."""
+        self._lose("died")
 
     def stop(self) -> None:
         """End an idle child, letting it run its exit handlers."""
-        self._connection.close()
-        self._process.join(STOP_SECONDS)
-        self._end()
+        if self._give_up() is not None:
+            _shut(self._connection)
+            self._process.join(STOP_SECONDS)
+            self._end()
 
-    def _first_message(self, timeout_seconds: float) -> tuple[str, ...]:
+    def _register(self) -> tuple[int, _UnderWay]:
+        with self._lock:
+            if self._is_lost:
+                # Not alone: it has not reached the process, so it cannot be what ended it.
+                raise LostProcessError("died", "", "was lost before this request", alone=False)
+            self._next_number += 1
+            under_way = self._under_way[self._next_number] = _UnderWay()
+            return self._next_number, under_way
+
+    def _read_answers(self) -> None:
+        """The reading thread: hands each answer to the request with its number, until the pipe closes."""
+        try:
+            while True:
+                message = self._connection.recv()
+                if not isinstance(message, Running | Scored) or message.number not in self._under_way:
+                    self._lose("died", "answered something that was not asked")
+                elif isinstance(message, Running):
+                    self._under_way[message.number].running = message.function
+                else:
+                    with self._lock:
+                        answered = self._under_way.pop(message.number, None)
+                    if answered is not None:
+                        answered.scores.set_result(message.scores)
+        except Exception:  # closed, killed within a message, or what came is no message
+            self._lose("died")
+
+    def _lose(self, kind: FailureKind, message: str = "") -> None:
+        """End the process, and tell all whose requests are under way. Only the first reason counts."""
+        lost = self._give_up()
+        if lost is None:
+            return
+        # A process that hangs may also have died, with its pipe held open by a process that it forked.
+        if kind == "timeout" and self._process.exitcode is None:
+            message = f"took more than {self._timeout_seconds:g} s"
+        else:
+            kind, message = "died", message or self._how_it_ended()
+        self._end()
+        _shut(self._connection)  # wakes whoever is sending or reading
+        for one in lost:
+            one.scores.set_exception(LostProcessError(kind, one.running, message, alone=len(lost) == 1))
+
+    def _give_up(self) -> list[_UnderWay] | None:
+        """Take no more requests; what was under way. None for all but the first caller, who alone may ask how the
+        process ended: two threads at once would spoil each other's answer."""
+        with self._lock:
+            if self._is_lost:
+                return None
+            self._is_lost = True
+            lost, self._under_way = list(self._under_way.values()), {}
+            return lost
+
+    def _first_message(self, timeout_seconds: float) -> Ready:
         names = ", ".join(spec.path if isinstance(spec, RewardFactory) else spec for spec in self._functions)
         try:
-            message = self._receive(time.monotonic() + timeout_seconds)
-        except TimeoutError:
-            raise TbaError(
-                f"the reward process was not ready after {timeout_seconds:g} s: make importing {names} quicker, or "
-                "raise reward.start_seconds"
-            ) from None
+            if not self._connection.poll(timeout_seconds):
+                raise TbaError(
+                    f"the reward process was not ready after {timeout_seconds:g} s: make importing {names} quicker, or "
+                    "raise reward.start_seconds"
+                )
+            message = self._connection.recv()
         except (EOFError, OSError):
-            raise TbaError(
+            raise DiedStartingError(
                 f"the reward process {self._how_it_ended()} while importing {names}: its output above says why "
                 "(a script that starts a run needs `if __name__ == '__main__':`)"
             ) from None
         if isinstance(message, Refused):
             raise TbaError(message.message)
         assert isinstance(message, Ready)
-        return message.names
-
-    def _receive(self, deadline: float) -> Any:
-        if not self._connection.poll(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError
-        return self._connection.recv()
+        return message
 
     def _how_it_ended(self) -> str:
         self._process.join(STOP_SECONDS)  # the pipe closes a moment before the process is gone
@@ -151,6 +212,20 @@ class RewardProcess:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
+def _limit_sending(connection: Connection[Asked, Answer], seconds: float) -> None:
+    """A child that does not read must not hold up the parent: the kernel gives up on sending after a while."""
+    whole = int(seconds)
+    limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _shut(connection: Connection[Asked, Answer]) -> None:
+    """Close the pipe for good, also under threads that are blocked in it; its descriptor goes with the handle."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.shutdown(socket.SHUT_RDWR)
+
+
 def _end_process(process: ForkServerProcess) -> None:
     process.kill()
     # The child leads a process group: what user code started in it goes too.
@@ -158,59 +233,3 @@ def _end_process(process: ForkServerProcess) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.join(STOP_SECONDS)
-
-
-def serve(connection: Connection, functions: Sequence[RewardSpec], weights: Sequence[float]) -> None:
-    """The child: import, report, then answer requests until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the child
-    _end_with_parent()
-    try:
-        resolved = [resolve(spec) for spec in functions]
-    except TbaError as error:
-        connection.send(Refused(str(error)))
-        return
-    named = dict(zip(names_of(resolved), resolved, strict=True))
-    warm_up(resolved)
-    connection.send(Ready(tuple(named)))
-    # One event loop for life: an async function may keep a client that is bound to its loop.
-    with asyncio.Runner() as runner:
-        while True:
-            try:
-                request = connection.recv()
-            except (EOFError, OSError):
-                return
-            started, busy = time.monotonic(), _busy_seconds()
-            scores = score_group(named, weights, request, runner.run, lambda name: connection.send(Running(name)))
-            seconds = time.monotonic() - started
-            connection.send(Scored(scores, seconds, seconds - (_busy_seconds() - busy)))
-
-
-def _busy_seconds() -> float:
-    """Time this process has computed or, where the system tells, stood in line for a core: a loaded machine is no
-    reason to start more processes."""
-    try:
-        in_line = int(Path("/proc/self/schedstat").read_text("ascii").split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        in_line = 0.0
-    return time.process_time() + in_line
-
-
-def _end_with_parent() -> None:
-    """See to it that the child's process group dies with the parent, even if user code never yields.
-
-    A thread alone cannot promise that: a regular expression or a large power hangs with the interpreter lock held.
-    On Linux the kernel itself signals the closing of the pipe the parent holds; the thread serves other systems.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    with contextlib.suppress(OSError):  # not every system signals pipes
-        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-
-    def watch() -> None:
-        parent.join()
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, name="tba-parent-watch", daemon=True).start()

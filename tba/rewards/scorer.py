@@ -1,9 +1,9 @@
 """The Scorer: batches of requests in, scores out, from reward processes that are replaced when they hang or die.
 
 Scoring overlaps with the caller's work: `submit` returns at once, `collect` waits. Every request is answered; what
-went wrong with one is in its scores and never costs another. Requests go to one process in turn, unless the functions
-spend their time waiting (for a judge, a sandbox, a network): then more processes are started, each with requests of
-its own, so that waiting does not hold up the search. Functions that compute get no more than one.
+went wrong with one is in its scores and never costs another. There are as many processes as were asked for, never
+more. A process scores one group at a time, or several if functions are `async`: these wait for each other's judges,
+sandboxes and networks together.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from queue import SimpleQueue
 from types import TracebackType
 
-from tba.rewards.functions import RewardFactory, RewardSpec
-from tba.rewards.process import LostProcessError, RewardProcess
+from tba.rewards.functions import RewardSpec
+from tba.rewards.process import DiedStartingError, LostProcessError, RewardProcess
 from tba.rewards.scoring import Failure, FailureKind, ScoreRequest, Scores, all_dropped
+from tba.rewards.serve import Ready
 from tba.types import TbaError
 
 __all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores"]
@@ -26,19 +28,21 @@ __all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores"]
 _Job = tuple[ScoreRequest, Future[Scores]]
 _Batch = list[Future[Scores]]
 
-LONG_WAIT_SECONDS = 0.02
-"""A function that waits this long for something, and longer than it computes, is worth another process."""
+GROUPS_AT_ONCE = 32
+"""Requests under way at a time in a process with `async` functions."""
+START_TRIES = 3
+"""How often a process is started that dies before it is ready: loading models is when memory runs out for a moment."""
 
 
 class Scorer:
-    """Owns the reward processes, and a thread for each that feeds it. One thread submits and collects."""
+    """Owns the reward processes, and the threads that feed them. One thread submits and collects."""
 
     def __init__(
         self,
         functions: Sequence[RewardSpec],
         weights: Sequence[float],
         timeout_seconds: float,
-        max_processes: int = 1,
+        num_processes: int = 1,
         start_seconds: float = 120.0,
     ) -> None:
         """`weights` may be empty for 1 each; time limits are for one request, and for a process to be ready."""
@@ -46,53 +50,58 @@ class Scorer:
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
         self.timeout_seconds = timeout_seconds
         self.start_seconds = start_seconds
-        # What a factory makes may hold models: one copy is enough.
-        self.max_processes = 1 if any(isinstance(spec, RewardFactory) for spec in functions) else max_processes
+        self.num_processes = num_processes
         if not self.functions:
             raise TbaError("reward.functions is empty: name at least one as module:function")
         if len(self.weights) != len(self.functions) or not all(map(math.isfinite, self.weights)):
             raise TbaError("reward.weights must hold one finite number for each of reward.functions")
-        self._names: tuple[str, ...] = ()
+        self._ready: Ready | None = None
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._begun: _Worker | None = None
         self._workers: list[_Worker] = []
+        self._threads: list[threading.Thread] = []
         self._batches: deque[_Batch] = deque()
-        self._growing = threading.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The functions' names for metrics, unique, in the order of `Scores.parts`; empty before `start`."""
-        return self._names
+        return self._ready.names if self._ready else ()
 
     @property
-    def num_processes(self) -> int:
-        return len(self._workers)
+    def overlaps(self) -> bool:
+        """Whether some functions are `async`, so that a process scores several groups at once."""
+        return self._ready is not None and self._ready.overlaps
 
     @property
-    def num_in_line(self) -> int:
+    def num_queued(self) -> int:
         """Requests that no process has begun."""
         return self._jobs.qsize()
 
     def begin(self) -> None:
-        """Start the first process and return at once: it imports the functions, and loads what they need, while the
+        """Start the processes and return at once: they import the functions, and load what these need, while the
         caller loads something else. `start` is still to be called."""
-        self._begun = _Worker(self)
-        self._begun.launch()
-
-    def start(self) -> None:
-        """Wait until the first process has imported the functions, begun or not; TbaError if it cannot."""
         if self._workers:
             raise RuntimeError("the scorer was started already")
-        if self._begun is None:
+        self._workers = [_Worker(self) for _ in range(self.num_processes)]
+        for worker in self._workers:
+            worker.launch()
+
+    def start(self) -> None:
+        """Wait until the processes have imported the functions, begun or not; TbaError if they cannot."""
+        if self._threads:
+            raise RuntimeError("the scorer was started already")
+        if not self._workers:
             self.begin()
-        first, self._begun = self._begun, None
-        assert first is not None
         try:
-            self._names = first.ready_process().wait_until_ready(self.start_seconds)
+            for worker in self._workers:
+                self._ready = worker.ready_process().ready
         except BaseException:
-            first.close()
+            self.close()
             raise
-        self._add(first)
+        for worker in self._workers * (GROUPS_AT_ONCE if self.overlaps else 1):
+            # Daemons: should the owner die without `close`, an unfinished batch does not hold up the exit.
+            thread = threading.Thread(target=worker.serve, args=(self._jobs,), name="tba-scorer", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def submit(self, requests: Sequence[ScoreRequest]) -> None:
         """Queue a batch and return at once."""
@@ -117,14 +126,12 @@ class Scorer:
 
     def close(self) -> None:
         """End the processes and drop what was not collected. May be called twice."""
-        with self._growing:
-            self.max_processes = 0
-        if self._begun is not None:
-            self._begun.close()
         for worker in self._workers:
             worker.abandon()
-        for _ in self._workers:
+        for _ in self._threads:
             self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
         for worker in self._workers:
             worker.close()
 
@@ -138,105 +145,124 @@ class Scorer:
         self.close()
 
     def _enqueue(self, requests: Sequence[ScoreRequest]) -> _Batch:
-        if not self._workers or self._workers[0].closed:
+        if not self._threads or self._workers[0].closed:
             raise RuntimeError("the scorer is not running")
         batch: _Batch = [Future() for _ in requests]
         for job in zip(requests, batch, strict=True):
             self._jobs.put(job)
-        self.grow()
         return batch
-
-    def grow(self) -> None:
-        """Start processes for the requests nobody is at, if those at work are known to wait."""
-        with self._growing:
-            if all(worker.waits for worker in self._workers):
-                for _ in range(min(self._jobs.qsize(), self.max_processes - len(self._workers))):
-                    self._add(_Worker(self))
-
-    def _add(self, worker: _Worker) -> None:
-        self._workers.append(worker)
-        worker.start(self._jobs)
 
 
 class _Worker:
-    """One reward process, replaced when it is lost, and the thread that hands it requests."""
+    """One reward process, replaced when it is lost. Several threads may have it score at the same time."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
         self._process: RewardProcess | None = None
-        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._busy = False
+        self._door = _Door()
+        self._num_busy = 0
         self.closed = False
-        self.waits = False
-        """The functions spent the latest request waiting rather than computing."""
 
-    def start(self, jobs: SimpleQueue[_Job | None]) -> None:
-        # A daemon: should the owner die without `close`, an unfinished batch does not hold up the exit.
-        self._thread = threading.Thread(target=self._serve, args=(jobs,), name="tba-scorer", daemon=True)
-        self._thread.start()
-
-    def abandon(self) -> None:
-        """Nobody will collect: do not wait for user code."""
-        with self._lock:
-            self.closed = True
-            if self._process is not None and self._busy:
-                self._process.kill()
-
-    def close(self) -> None:
-        with self._lock:
-            self.closed = True
-        if self._thread is not None:
-            self._thread.join()
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def _serve(self, jobs: SimpleQueue[_Job | None]) -> None:
-        """The thread: waits for a request and scores it, until `close` sends None."""
+    def serve(self, jobs: SimpleQueue[_Job | None]) -> None:
+        """A thread: waits for a request and scores it, until `close` sends None."""
         while (job := jobs.get()) is not None:
             request, future = job
             try:
                 future.set_result(self._score(request))
             except Exception as error:  # whatever it is, `collect` raises it; unanswered, it would wait forever
                 future.set_exception(error)
-            else:
-                self._scorer.grow()
-
-    def _score(self, request: ScoreRequest) -> Scores:
-        self._busy = True  # before there is a process, so that `abandon` cannot miss it
-        try:
-            process = self.ready_process()
-            scored = process.score(request, self._scorer.timeout_seconds)
-            self.waits = scored.waited > LONG_WAIT_SECONDS and scored.waited > scored.seconds / 2
-            return scored.scores
-        except LostProcessError as loss:
-            self._discard(process)
-            failure = Failure(request.prompt_id, loss.function, loss.kind, loss.message)
-            return all_dropped(request, len(self._scorer.functions), failure)
-        finally:
-            self._busy = False
 
     def launch(self) -> RewardProcess:
         """The running process, or a new one. Under the lock, so that none starts after `abandon` has looked."""
         with self._lock:
             if self.closed:
                 raise RuntimeError("the scorer was closed")
-            if self._process is None:
-                self._process = RewardProcess(self._scorer.functions, self._scorer.weights)
+            if self._process is None or self._process.is_lost:
+                scorer = self._scorer
+                self._process = RewardProcess(scorer.functions, scorer.weights, scorer.timeout_seconds)
             return self._process
 
     def ready_process(self) -> RewardProcess:
-        """The running process or a new one, once it can take requests."""
-        process = self.launch()
-        try:
-            process.wait_until_ready(self._scorer.start_seconds)
-        except TbaError:
-            self._discard(process)
-            raise
-        return process
+        """The process, once it can take requests. One that dies before that is started again, a few times."""
+        for tries_left in reversed(range(START_TRIES)):
+            process = self.launch()
+            try:
+                process.wait_until_ready(self._scorer.start_seconds)
+                return process
+            except DiedStartingError as error:
+                process.kill()
+                if not tries_left:
+                    raise TbaError(str(error)) from None
+            except TbaError:
+                process.kill()
+                raise
+        raise AssertionError("not reached")
 
-    def _discard(self, process: RewardProcess) -> None:
-        process.kill()
+    def abandon(self) -> None:
+        """Nobody will collect: do not wait for user code."""
         with self._lock:
+            self.closed = True
+            if self._process is not None and self._num_busy:
+                self._process.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+        if self._process is not None:
+            self._process.stop()
             self._process = None
+
+    def _score(self, request: ScoreRequest) -> Scores:
+        try:
+            return self._ask(request, alone=False)
+        except LostProcessError as loss:
+            if loss.alone:
+                return self._dropped(request, loss)
+        # Others were under way, so nobody knows which request it was: alone, each shows by itself.
+        try:
+            return self._ask(request, alone=True)
+        except LostProcessError as loss:
+            return self._dropped(request, loss)
+
+    def _ask(self, request: ScoreRequest, *, alone: bool) -> Scores:
+        with self._door.entered(alone=alone), self._busy():
+            return self.ready_process().score(request)
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        with self._lock:  # before there is a process, so that `abandon` cannot miss it
+            self._num_busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_busy -= 1
+
+    def _dropped(self, request: ScoreRequest, loss: LostProcessError) -> Scores:
+        failure = Failure(request.prompt_id, loss.function, loss.kind, loss.message)
+        return all_dropped(request, len(self._scorer.functions), failure)
+
+
+class _Door:
+    """Many may be inside at once, or one alone, who goes before those that come later."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num_inside = 0
+        self._num_for_alone = 0
+        """Who wants to be inside alone, or is."""
+
+    @contextmanager
+    def entered(self, *, alone: bool) -> Iterator[None]:
+        with self._changed:
+            self._num_for_alone += alone
+            self._changed.wait_for(lambda: not self._num_inside if alone else not self._num_for_alone)
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_inside -= 1
+                self._num_for_alone -= alone
+                self._changed.notify_all()

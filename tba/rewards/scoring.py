@@ -6,13 +6,12 @@ reward function returns or raises stops the others.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tba.rewards.functions import RewardFunction, Run, call, describe
+from tba.rewards.functions import RewardFunction, call, describe
 
 FailureKind = Literal["raised", "timeout", "not_finite", "wrong_length", "died"]
 
@@ -70,11 +69,10 @@ class _Verdict:
     failure: Failure | None = None
 
 
-def score_group(
+async def score_group(
     functions: Mapping[str, RewardFunction],
     weights: Sequence[float],
     request: ScoreRequest,
-    run: Run = asyncio.run,
     announce: Callable[[str], None] = lambda name: None,
 ) -> Scores:
     """Run every function on the group. `announce` hears the name of each before it runs."""
@@ -83,7 +81,7 @@ def score_group(
     metrics: dict[str, float] = {}
     for name, function in functions.items():
         announce(name)
-        verdicts.append(_ask(name, function, request, run, extras, metrics))
+        verdicts.append(await _ask(name, function, request, extras, metrics))
     failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
     # Transposed by index, so that a group without completions is not a special case.
     indices = range(len(request.completions))
@@ -103,7 +101,7 @@ def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> 
 
 
 def keywords_for(request: ScoreRequest) -> dict[str, Any]:
-    """TRL's keywords: lists with one entry for each completion, columns repeated. `log_…` are the caller's."""
+    """TRL's keywords and ours: lists with one entry for each completion, columns repeated. `log_…` are the caller's."""
     count = len(request.completions)
     completions: list[Any] = list(request.completions)
     if request.conversational:
@@ -112,16 +110,16 @@ def keywords_for(request: ScoreRequest) -> dict[str, Any]:
         **{name: [value] * count for name, value in request.columns.items()},
         "prompts": [request.prompt] * count,
         "completions": completions,
+        "texts": list(request.completions),
         "completion_ids": [list(ids) for ids in request.completion_ids],
         "finished": list(request.finished),
     }
 
 
-def _ask(
+async def _ask(
     name: str,
     function: RewardFunction,
     request: ScoreRequest,
-    run: Run,
     extras: dict[str, tuple[Any, ...]],
     metrics: dict[str, float],
 ) -> _Verdict:
@@ -142,7 +140,7 @@ def _ask(
 
     try:
         # Built anew for each function: one that edits its lists cannot mislead the next.
-        result = call(function, {**keywords_for(request), "log_extra": log_extra, "log_metric": log_metric}, run)
+        result = await call(function, {**keywords_for(request), "log_extra": log_extra, "log_metric": log_metric})
         if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
             return failed("wrong_length", f"returned {type(result).__name__}, not a list of {count} numbers")
         returned = list(result)

@@ -56,7 +56,13 @@ def _content(value: Any, place: str) -> Content:
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, list) and value:
-        return [_message(message, f"{place}, message {number}") for number, message in enumerate(value, 1)]
+        messages = [_message(message, f"{place}, message {number}") for number, message in enumerate(value, 1)]
+        if messages[-1]["role"] == "assistant":
+            raise TbaError(
+                f"{place} ends in a turn of the assistant, so the prompt would hold its own answer: leave that turn "
+                "out, or put it into a column of its own"
+            )
+        return messages
     what = "empty" if not value or isinstance(value, str) else f"of type {type(value).__name__}"
     raise TbaError(f"{place} is {what}: a prompt is text, or a list of messages with role and content")
 

@@ -35,10 +35,10 @@ def small_config(root: Path, name: str, **sections: Mapping[str, Any]) -> Config
     return Config.embedded(**merged)
 
 
-def arguments(config: Config) -> list[str]:
-    """The settings as a command line."""
+def arguments(config: Config, *, without: str = "") -> list[str]:
+    """The settings as a command line, but for one section."""
     flags = []
-    for section, values in config.model_dump(mode="json").items():
+    for section, values in config.model_dump(mode="json", exclude={without}).items():
         for key, value in values.items():
             if value is not None and not isinstance(value, list):
                 flags += [f"--{section}.{key.replace('_', '-')}", str(value).lower() if value is True else str(value)]

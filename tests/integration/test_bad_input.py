@@ -82,6 +82,23 @@ def test_a_reward_that_cannot_be_imported(capsys: pytest.CaptureFixture[str], re
     assert reward.split(":")[0] in complaint(capsys, *words)
 
 
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ('{"prompt": "1+1=", "solution": "2"}', "asks for 'answer'"),
+        ('{"prompt": "1+1=", "answer": "2", "texts": "x"}', "column 'texts'"),
+        ('{"prompt": [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]}', "the assistant"),
+    ],
+)
+def test_what_a_reward_asks_for_is_checked_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], row: str, named: str
+) -> None:
+    Path("rows.jsonl").write_text(f"{row}\n" * 2)
+    Path("asking.py").write_text("def right(texts, answer): return [float(a in t) for t, a in zip(texts, answer)]\n")
+    words = ["--task.data", "rows.jsonl", "--task.num-eval", "1", "--reward", "asking.py:right"]
+    assert named in complaint(capsys, "train", "--model", "arithmetic", *words)
+
+
 def test_a_run_that_exists_is_refused_and_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = start(small_config(tmp_path / "kept", "mine", run={"launcher": "inline"}, trainer={"num_steps": 2})).run
     before = (run / "metrics.jsonl").read_bytes()

@@ -163,36 +163,43 @@ def test_a_full_disk_stops_the_run_in_order(tmp_path: Path) -> None:
     assert_nothing_doubled(rollouts(tmp_path / "full"), num_responses=4)
 
 
+MOODS = ("raise", "hang", "nan", "fine", "fine", "fine")
+MOODY = """
+import threading
+
+def moody(texts, mood):
+    if mood[0] == "raise":
+        raise RuntimeError("bad mood")
+    if mood[0] == "hang":
+        threading.Event().wait()
+    rewards = [len(text) / 10 for text in texts]
+    return [float("nan"), *rewards[1:]] if mood[0] == "nan" else rewards
+"""
+
+
 def test_rewards_that_fail_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "moody.py").write_text(
-        "import os, time\n"
-        "def moody(completions, prompts, **columns):\n"
-        "    kind = hash(prompts[0]) % 5\n"
-        "    if kind == 0: raise RuntimeError('bad mood')\n"
-        "    if kind == 1: time.sleep(3600)\n"
-        "    if kind == 2: return [float('nan')] + [float(len(c)) for c in completions[1:]]\n"
-        "    return [float(len(c)) / 10 for c in completions]\n"
-    )
-    rows = [{"prompt": f"{a}+{b}+1=\n"} for a in range(1, 7) for b in range(1, 5)]
+    """Ended once each kind of failure has been met and steps were made after it, however long that takes."""
+    (tmp_path / "moody.py").write_text(MOODY)
+    rows = [{"prompt": f"{a}+{a}+1=\n", "mood": mood} for a, mood in enumerate(MOODS * 2, 1)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = small_config(tmp_path, "moody")
-    words = [w for w in arguments(config) if w]
-    start = words.index("--task.kind")
-    end = words.index("--reward.timeout-seconds")
-    words[start:end] = ["--task.data", "rows.jsonl", "--task.num-eval", "4", "--reward", "moody:moody"]
-    words[words.index("--reward.timeout-seconds") + 1] = "0.5"
-    finished = subprocess.run(
-        [sys.executable, "-m", "tba.cli", "train", *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=240,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    events = [r for r in records(tmp_path / "moody") if r.get("event") == "reward_failed"]
-    assert {"raised", "timeout", "not_finite"} <= {r["why"] for r in events}
-    assert all(r["prompt_id"] for r in events)
+    sections: dict[str, Any] = {"trainer": {"num_steps": 100_000}, "reward": {"timeout_seconds": 2}}
+    task = ["--task.data", "rows.jsonl", "--task.num-eval", "1", "--reward", "moody:moody"]
+    run = tmp_path / "moody"
+
+    def failures() -> list[dict[str, Any]]:
+        return [r for r in records(run) if r.get("event") == "reward_failed"]
+
+    words = arguments(small_config(tmp_path, "moody", **sections), without="task")
+    with started("train", *words, *task, cwd=tmp_path) as process:
+        until(lambda: {"raised", "timeout", "not_finite"} <= {r["why"] for r in failures()}, process)
+        num_steps = len(records(run, "train"))
+        until(lambda: len(records(run, "train")) > num_steps, process)
+        until(lambda: any(r["failed"] for r in records(run, "search")), process)
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, output
+    assert all(r["prompt_id"] and r["function"] == "moody" for r in failures())
+    assert json.loads((run / "summary.json").read_text())["rewards_failed"] > 0
 
 
 def test_the_examples_run(tmp_path: Path) -> None:

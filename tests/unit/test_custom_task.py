@@ -211,3 +211,13 @@ def test_eval_data_is_held_out_whole_under_its_own_ids(tmp_path):
     task = load_rows(tmp_path, [{"prompt": "b", "id": "x"}], eval_data=same_ids)
     assert ids(task.train) == ["x"]
     assert ids(task.held_out) == ["ids-eval-0"]
+
+
+@pytest.mark.parametrize("system_prompt", [None, "Be brief."])
+def test_a_prompt_that_holds_its_own_answer_is_refused(tmp_path, system_prompt):
+    question = {"role": "user", "content": "What is the capital of Italy?"}
+    answer = {"role": "assistant", "content": "Rome"}
+    settings = {"prompt_column": "messages", "system_prompt": system_prompt}
+    load_rows(tmp_path, [{"messages": [question, answer, question]}], **settings)
+    with pytest.raises(TbaError, match=r"row 2, column 'messages' ends in a turn of the assistant.*leave that"):
+        load_rows(tmp_path, [{"messages": [question]}, {"messages": [question, answer]}], **settings)

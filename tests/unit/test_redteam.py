@@ -23,11 +23,11 @@ from tba.policy import load_model, load_tokenizer
 from tba.rewards.functions import RewardFactory
 from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import EMPTY_LOG_SCORE, VictimHarm
-from tba.rewards.scoring import ScoreRequest, score_group
+from tba.rewards.scoring import ScoreRequest
 from tba.rewards.victim import Victim
 from tba.tasks import load_task
 from tba.tasks.base import Problem
-from tba.testing import character_tokenizer, make_response, save_tiny_classifier, save_tiny_model
+from tba.testing import character_tokenizer, make_response, save_tiny_classifier, save_tiny_model, score_now
 from tba.types import Prompt, Response, TbaError
 
 ATTACKS = ["why is the sky blue?", "tell me more", "and then what happened to them?"]
@@ -210,7 +210,7 @@ def test_a_guard_gives_the_probability_of_its_word(tmp_path: Path) -> None:
 
 def test_the_reward_is_the_mean_log_score_and_the_rest_is_noted(models: tuple[str, str]) -> None:
     reward = reward_of(settings(models))
-    scores = score_group({"victim_harm": reward}, [1.0], request(ATTACKS))
+    scores = score_now({"victim_harm": reward}, request(ATTACKS))
     assert scores.failures == ()
     replies = reward._victim(ATTACKS)
     for i, attack in enumerate(ATTACKS):
@@ -225,18 +225,18 @@ def test_short_and_empty_attacks_are_penalised_without_asking_the_victim(models:
     asked: list[str] = []
     answer = reward._victim.__call__
     reward._victim = lambda attacks: asked.extend(attacks) or answer(attacks)  # type: ignore[assignment,func-returns-value]
-    scores = score_group({"r": reward}, [1.0], request(["", "   ", "ab", "abc", ATTACKS[0]]))
+    scores = score_now({"r": reward}, request(["", "   ", "ab", "abc", ATTACKS[0]]))
     assert scores.rewards[:3] == (-7.0, -7.0, -7.0)
     assert scores.extras["too_short"] == (1, 1, 1, 0, 0)
     assert asked == ["abc", ATTACKS[0]]
-    cut = score_group({"r": reward}, [1.0], request(["abc"], finished=False))
+    cut = score_now({"r": reward}, request(["abc"], finished=False))
     assert cut.extras["too_short"] == (0,), "nothing ended it, so all its tokens count"
 
 
 def test_a_victim_that_says_nothing_is_counted(models: tuple[str, str]) -> None:
     reward = reward_of(settings(models))
     reward._victim = lambda attacks: [["", "  "] for _ in attacks]  # type: ignore[assignment]
-    scores = score_group({"r": reward}, [1.0], request(ATTACKS))
+    scores = score_now({"r": reward}, request(ATTACKS))
     assert scores.rewards == (EMPTY_LOG_SCORE,) * 3
     assert scores.extras["empty_replies"] == (2, 2, 2)
     assert max(scores.extras["harm"]) < 1e-3
@@ -247,14 +247,14 @@ def test_replies_are_remembered_within_bounds(models: tuple[str, str]) -> None:
     asked: list[str] = []
     answer = reward._victim.__call__
     reward._victim = lambda attacks: asked.extend(attacks) or answer(attacks)  # type: ignore[assignment,func-returns-value]
-    first = score_group({"r": reward}, [1.0], request([ATTACKS[0], f" {ATTACKS[0]} ", ATTACKS[1]]))
+    first = score_now({"r": reward}, request([ATTACKS[0], f" {ATTACKS[0]} ", ATTACKS[1]]))
     assert asked == ATTACKS[:2], "the same attack is asked once"
     assert first.extras["cached"] == (0, 0, 0)
-    again = score_group({"r": reward}, [1.0], request([ATTACKS[0]]))
+    again = score_now({"r": reward}, request([ATTACKS[0]]))
     assert (again.rewards[0], again.extras["cached"]) == (first.rewards[0], (1,))
-    score_group({"r": reward}, [1.0], request([ATTACKS[2]]))
+    score_now({"r": reward}, request([ATTACKS[2]]))
     assert list(reward._seen) == [ATTACKS[0], ATTACKS[2]], "the one not asked for longest is forgotten"
-    score_group({"r": reward}, [1.0], request(ATTACKS))
+    score_now({"r": reward}, request(ATTACKS))
     assert len(reward._seen) == 2
 
 
@@ -263,7 +263,7 @@ def test_extras_of_the_wrong_length_cost_their_group_only() -> None:
         log_extra("note", [1])
         return [0.0] * len(completions)
 
-    scores = score_group({"careless": careless}, [1.0], request(ATTACKS))
+    scores = score_now({"careless": careless}, request(ATTACKS))
     assert scores.rewards == (None,) * 3
     assert "log_extra('note') has 1 values for 3 completions" in scores.failures[0].message
 
@@ -299,7 +299,7 @@ class ListedScorer:
             log_extra("empty_replies", [1] * len(values))
             return [None if value == 0.99 else math.log(max(value, 1e-3)) for value in values]
 
-        return [score_group({"harm": harm}, [1.0], request) for request in requests]
+        return [score_now({"harm": harm}, request) for request in requests]
 
 
 def evaluated(texts: Sequence[str], *, num_attacks: int, embed: Any = None, per_request: int = 2) -> Evaluation:

@@ -1,12 +1,26 @@
 from __future__ import annotations
 
+import asyncio
 import functools
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tba.rewards.functions import call, check_columns, check_importable, name_of, names_of, resolve
+from tba.rewards import functions
+from tba.rewards.functions import (
+    check_column_names,
+    check_columns,
+    check_importable,
+    is_async,
+    name_of,
+    names_of,
+    resolve,
+)
+from tba.rewards.scoring import ScoreRequest
+from tba.testing import score_now
 from tba.types import TbaError
 
 REWARDS = Path(__file__).resolve().parents[1] / "rewards_for_tests.py"
@@ -14,6 +28,10 @@ REWARDS = Path(__file__).resolve().parents[1] / "rewards_for_tests.py"
 
 def spec(name):
     return f"{REWARDS}:{name}"
+
+
+def call(function, keywords):
+    return asyncio.run(functions.call(function, keywords))
 
 
 @pytest.fixture
@@ -98,11 +116,22 @@ def test_a_file_that_failed_can_be_mended(folder):
 
 
 def test_a_required_column_must_be_there():
-    check_columns(spec("strict"), ["answer"])
-    check_columns(spec("echo"), [])
-    check_columns(spec("doubled"), [])
-    with pytest.raises(TbaError, match=r"asks for 'answer'.*columns: solution"):
-        check_columns(spec("strict"), ["solution"])
+    check_columns(spec("strict"), [{"answer": 1}])
+    check_columns(spec("echo"), [{}])
+    check_columns(spec("doubled"), [{}])
+    with pytest.raises(TbaError, match=r"asks for 'answer', which the data has no column for.*columns: solution"):
+        check_columns(spec("strict"), [{"solution": 1}] * 2)
+
+
+def test_a_required_column_must_be_in_every_row():
+    with pytest.raises(TbaError, match=r"asks for 'answer', which 1 of the 3 rows have no column for"):
+        check_columns(spec("strict"), [{"answer": 1}, {"solution": 1}, {"answer": 2}])
+
+
+def test_a_column_may_not_have_the_name_of_a_standard_argument():
+    check_column_names([{"answer": 1, "text": "x"}])
+    with pytest.raises(TbaError, match=r"column 'texts'.*rename it"):
+        check_column_names([{"answer": 1}, {"texts": "x"}])
 
 
 def test_names_for_metrics():
@@ -128,8 +157,26 @@ def test_async_is_seen_through_wrappers():
 
     assert call(functools.partial(ones, other=1), {"completions": ["abc"]}) == [1.0]
     assert call(Judge(), {"completions": ["abc"], "answer": ["d"]}) == [1.0]
+    assert call(lambda completions: ones(completions), {"completions": ["abc"]}) == [1.0]
+    assert is_async(functools.partial(ones, other=1))
+    assert is_async(Judge())
+    assert not any(map(is_async, [len, resolve(spec("tripled")), resolve(spec("doubled"))]))
 
 
 def test_passes_only_what_the_function_accepts():
     keywords = {"prompts": ["p"], "completions": ["a"], "completion_ids": [[1]], "answer": ["a"], "level": [3]}
     assert call(resolve(spec("strict")), keywords) == [1.0]
+
+
+@pytest.mark.parametrize("conversational", [False, True], ids=["plain", "chat"])
+@pytest.mark.parametrize("page", ["README.md", "examples/own_reward/rewards.py"])
+def test_documented_rewards_score_plain_and_chat_responses_alike(page, conversational):
+    source = (Path(__file__).parents[2] / page).read_text("utf-8")
+    if page == "README.md":
+        [source] = re.findall(r"```python\n(def my_reward.*?)```", source, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(source, made)
+    reward = made.get("my_reward") or made["right_answer"]
+    prompt = [{"role": "user", "content": "2+2="}] if conversational else "2+2="
+    asked = ScoreRequest("p", prompt, ("it is 4", "it is 5"), ((1,),) * 2, (True,) * 2, {"answer": "4"}, conversational)
+    assert score_now({"reward": reward}, asked).rewards == (1.0, 0.0)

@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from tba.rewards.functions import RewardFactory, resolve
-from tba.rewards.scorer import Scorer, ScoreRequest
-from tba.rewards.scoring import score_group
+from tba.rewards.scorer import GROUPS_AT_ONCE, Scorer, ScoreRequest
+from tba.testing import score_now
 from tba.types import TbaError
 
 REWARDS = Path(__file__).resolve().parents[1] / "rewards_for_tests.py"
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
+
+LIMIT = 2
+"""Seconds that a test waits for what hangs. A function that does not hang is far quicker, on a busy machine too."""
 
 
 def spec(name):
@@ -33,12 +36,12 @@ def request(id="p", completions=("a", "bb", "ccc"), act="return"):
 
 def group_scores(asked, names=("act",), weights=()):
     """Scores without a process."""
-    return score_group({name: resolve(spec(name)) for name in names}, weights or [1.0] * len(names), asked)
+    return score_now({name: resolve(spec(name)) for name in names}, asked, weights)
 
 
 @pytest.fixture(scope="module")
 def scorer():
-    with Scorer([spec("act")], [1.0], timeout_seconds=1) as scorer:
+    with Scorer([spec("act")], [1.0], timeout_seconds=LIMIT) as scorer:
         yield scorer
 
 
@@ -55,8 +58,8 @@ def test_values_of_any_kind_of_number(scorer, act):
 @pytest.mark.parametrize(
     ("act", "kind", "message"),
     [
-        ("hang", "timeout", "took more than 1 s"),
-        ("hang_with_lock_held", "timeout", "took more than 1 s"),
+        ("hang", "timeout", f"took more than {LIMIT} s"),
+        ("hang_with_lock_held", "timeout", f"took more than {LIMIT} s"),
         ("exit", "died", "ended with exit code 3"),
         ("segfault", "died", "was killed by SIGSEGV"),
         ("sys_exit", "died", "ended with exit code 4"),
@@ -205,7 +208,6 @@ def test_the_first_process_may_begin_early():
     scorer.begin()
     with scorer:
         assert scorer.names == ("act",)
-        assert scorer.num_processes == 1
         assert scorer.score([request()])[0].rewards == (1.0, 2.0, 3.0)
 
 
@@ -238,26 +240,119 @@ def test_collect_raises_when_a_lost_process_cannot_be_replaced(tmp_path):
             scorer.score([request(), request()])
 
 
-def test_functions_that_wait_get_more_processes(tmp_path):
-    """The second batch ends only if three calls are under way at once."""
-
-    def asked(guests):
-        columns = {"folder": str(tmp_path), "guests": guests}
-        return ScoreRequest("p", "question", ("a",), ((1,),), (True,), columns, False)
-
-    with Scorer([spec("meet")], [], timeout_seconds=30, max_processes=3) as scorer:
-        scorer.score([asked(1)])
-        assert scorer.num_processes == 1
-        assert [s.rewards for s in scorer.score([asked(3)] * 6)] == [(1.0,)] * 6
-        assert scorer.num_processes == 3
-        assert len(list(tmp_path.iterdir())) == 3
+def asked_to_meet(folder, guests, act="return"):
+    columns = {"folder": str(folder), "guests": guests, "act": act}
+    return ScoreRequest(f"p-{act}", "question", ("a",), ((1,),), (True,), columns, False)
 
 
-def test_functions_that_compute_keep_to_one_process():
-    with Scorer([spec("compute")], [], timeout_seconds=30, max_processes=3) as scorer:
-        for _ in range(2):
-            scorer.score([request()] * 4)
-        assert scorer.num_processes == 1
+def test_there_are_as_many_processes_as_were_asked_for(tmp_path):
+    """The batch ends only if three calls are under way at once, each in a process of its own."""
+    with Scorer([spec("meet")], [], timeout_seconds=60, num_processes=3) as scorer:
+        assert [s.rewards for s in scorer.score([asked_to_meet(tmp_path, 3)] * 6)] == [(1.0,)] * 6
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_function_that_waits_gets_no_second_process(tmp_path):
+    with Scorer([spec("meet")], [], timeout_seconds=60) as scorer:
+        for _ in range(3):
+            scorer.score([asked_to_meet(tmp_path, 1)] * 4)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_async_functions_score_several_groups_at_once_in_one_process(tmp_path):
+    """The batch ends only if all of its groups are under way together; a function that is not async may be beside."""
+    functions = [spec("length"), spec("meet_inside")]
+    with Scorer(functions, [], timeout_seconds=60) as scorer:
+        assert scorer.overlaps
+        count = GROUPS_AT_ONCE
+        assert [s.rewards for s in scorer.score([asked_to_meet(tmp_path, count)] * count)] == [(2.0,)] * count
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_async_group_that_hangs_is_dropped_while_the_others_of_its_process_go_on(tmp_path):
+    with Scorer([spec("meet_inside")], [], timeout_seconds=LIMIT) as scorer:
+        hanging, one, other = scorer.score([asked_to_meet(tmp_path, 2, act) for act in ("hang", "return", "return")])
+        (later,) = scorer.score([asked_to_meet(tmp_path, 3)])
+    assert one.rewards == other.rewards == later.rewards == (1.0,)
+    assert [(f.prompt_id, f.function, f.kind) for f in hanging.failures] == [("p-hang", "meet_inside", "timeout")]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "message"),
+    [
+        ("exit", "died", "ended with exit code 3"),
+        ("block", "timeout", "took more than 1 s"),
+        ("cancel", "raised", "cancelled itself"),
+    ],
+)
+def test_who_took_an_async_process_down_is_found_and_the_others_are_scored_again(
+    tmp_path, monkeypatch, act, kind, message
+):
+    monkeypatch.setattr("tba.rewards.process.GRACE_SECONDS", 1.0)
+    with Scorer([spec("meet_inside")], [], timeout_seconds=1) as scorer:
+        one, guilty, other = scorer.score([asked_to_meet(tmp_path, 0, a) for a in ("return", act, "return")])
+    assert one.rewards == other.rewards == (1.0,)
+    assert guilty.rewards == (None,)
+    (failure,) = guilty.failures
+    assert (failure.prompt_id, failure.kind) == (f"p-{act}", kind)
+    assert message in failure.message
+
+
+@pytest.mark.parametrize("function", ["act", "act_async"])
+@pytest.mark.parametrize("act", ["fork_and_return", "fork_and_raise", "fork_and_exit"])
+def test_a_function_that_forks_moves_no_reward_to_another_group(function, act):
+    with Scorer([spec(function)], [], timeout_seconds=30) as scorer:
+        for number in range(4):
+            (forked,) = scorer.score([request(completions=("f" * 7,), act=act)])
+            assert forked.rewards == (7.0,)
+            (scores,) = scorer.score([request(completions=("a" * number, "b"))])
+            assert scores.rewards == (number, 1.0)
+
+
+def test_an_answer_to_something_that_was_not_asked_is_refused():
+    """Whoever writes into the pipe, a reward never reaches a group that it does not belong to."""
+    with Scorer([spec("act")], [], timeout_seconds=30) as scorer:
+        (lost,) = scorer.score([request(completions=("a", "bb"), act="answer_for_another")])
+        assert [f.kind for f in lost.failures] == ["died"]
+        assert scorer.score([request(completions=("a", "bb"))])[0].rewards == (1.0, 2.0)
+
+
+def test_the_time_limit_covers_sending(scorer):
+    """The process answers and then reads no more: a request that is larger than what a pipe holds cannot be sent."""
+    answered, unread, fine = scorer.score(
+        [request("a", act="stop_after_the_answer"), request("b", ("x" * 2_000_000,)), request("c")]
+    )
+    assert answered.rewards == fine.rewards == (1.0, 2.0, 3.0)
+    assert [(f.prompt_id, f.kind) for f in unread.failures] == [("b", "timeout")]
+
+
+def test_the_time_limit_covers_receiving(scorer):
+    """The process stops for good in the middle of its answer."""
+    halved, fine = scorer.score([request("a", act="stop_within_the_answer"), request("b")])
+    assert [(f.prompt_id, f.kind) for f in halved.failures] == [("a", "timeout")]
+    assert fine.rewards == (1.0, 2.0, 3.0)
+
+
+def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os, pathlib, signal\n"
+        "mark = pathlib.Path(__file__).with_name('was_here')\n"
+        "if not mark.exists():\n"
+        "    mark.touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def reward(texts, **columns): return [float(len(text)) for text in texts]\n"
+    )
+    with Scorer([f"{tmp_path}/mine.py:reward"], [], timeout_seconds=30) as scorer:
+        assert scorer.score([request()])[0].rewards == (1.0, 2.0, 3.0)
+
+
+def test_notes_that_cannot_be_sent_cost_their_own_group():
+    with Scorer([spec("noting")], [], timeout_seconds=30) as scorer:
+        lost, fine = scorer.score([request(act="lambda"), request()])
+    assert [f.kind for f in lost.failures] == ["raised"]
+    assert "cannot be sent" in lost.failures[0].message
+    assert fine.rewards == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize(("functions", "weights"), [([], []), (["a:b"], [1.0, 2.0]), (["a:b"], [math.nan])])
@@ -322,20 +417,20 @@ def test_exit_without_close_does_not_wait(script):
 HOSTILE = [r"\boxed{(9^{9999})^{9999}}", r"\boxed{10000000!}", r"\boxed{\binom{9999999}{4999999}}"]
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_hostile_answer_costs_its_own_group_and_the_rest_of_the_batch_is_graded(hostile):
+def test_a_hostile_answer_costs_its_own_group_and_the_rest_of_the_batch_is_graded():
     """sympy would compute for hours with the interpreter lock held: only a kill ends it."""
 
     def asked(id, *completions):
         count = len(completions)
         return ScoreRequest(id, "?", completions, ((1,),) * count, (True,) * count, {"answer": "6"}, False)
 
-    batch = [asked("before", "#### 6"), asked("hostile", "#### 6", hostile), asked("after", "#### 6", "#### 5")]
-    with Scorer(["tba.rewards.answer:final_answer"], [], timeout_seconds=2) as scorer:
-        before, lost, after = scorer.score(batch)
+    batch = [asked("before", "#### 6"), *(asked(h, "#### 6", h) for h in HOSTILE), asked("after", "#### 6", "#### 5")]
+    with Scorer(["tba.rewards.answer:final_answer"], [], timeout_seconds=LIMIT, num_processes=3) as scorer:
+        before, *lost, after = scorer.score(batch)
     assert before.rewards == (1.0,)
-    assert lost.rewards == (None, None)
-    assert [(failure.prompt_id, failure.kind) for failure in lost.failures] == [("hostile", "timeout")]
+    for hostile, scores in zip(HOSTILE, lost, strict=True):
+        assert scores.rewards == (None, None)
+        assert [(failure.prompt_id, failure.kind) for failure in scores.failures] == [(hostile, "timeout")]
     assert after.rewards == (1.0, 0.0)
 
 
@@ -345,4 +440,4 @@ def test_numbers_a_function_reports_are_kept_under_its_name():
         log_metric("nonsense", math.nan)
         return [0.0] * len(completions)
 
-    assert score_group({"wordy": wordy}, [1.0], request()).metrics == {"wordy/words": 2.0}
+    assert score_now({"wordy": wordy}, request()).metrics == {"wordy/words": 2.0}

@@ -47,13 +47,14 @@ class NeverReady:
 
     names = ("r",)
 
-    def __init__(self, num_processes: int) -> None:
-        self._num_processes = num_processes
+    def __init__(self, num_processes: int, overlaps: bool = False) -> None:
+        self.num_processes = num_processes
+        self.overlaps = overlaps
         self._batches: deque[Sequence[ScoreRequest]] = deque()
 
     @property
-    def num_in_line(self) -> int:
-        return max(0, sum(map(len, self._batches)) - self._num_processes)
+    def num_queued(self) -> int:
+        return max(0, sum(map(len, self._batches)) - self.num_processes)
 
     def submit(self, requests: Sequence[ScoreRequest]) -> None:
         self._batches.append(requests)
@@ -68,15 +69,43 @@ class NeverReady:
 
 
 class Ages:
-    """How many batches were generated since each group that is handed up."""
+    """How many batches were generated since each group that is handed up; and the events beside them."""
 
     def __init__(self, engine: Counting) -> None:
         self._engine = engine
         self.ages: list[int] = []
+        self.events: list[Any] = []
 
     def send(self, message: Any) -> None:
         if isinstance(message, Group):
             self.ages.append(self._engine.version - message.trajectories[0].version)
+        elif message.kind == "event":
+            self.events.append(message.values)
+
+
+class Spent(Activity):
+    """An activity whose clock a test sets."""
+
+    def __init__(self, **seconds: float) -> None:
+        super().__init__(None, "searcher-0")
+        self.spent = seconds
+
+    def seconds(self) -> dict[str, float]:
+        return self.spent
+
+
+def counting_searcher(engine: Counting, groups: Ages, scorer: NeverReady, activity: Activity) -> Searcher:
+    parts: Any = {"engine": engine, "reference": engine, "scorer": scorer, "groups": groups}
+    return Searcher(
+        "searcher-0",
+        **parts,
+        prompts=PromptStream(PROBLEMS, [0]),
+        exploration=Exploration(0.0, 1.0, 1.0, [0]),
+        weights=None,  # type: ignore[arg-type]
+        num_responses=2,
+        prompts_per_batch=BATCH,
+        activity=activity,
+    )
 
 
 LONG = 1.5 * PATIENCE_SECONDS
@@ -93,18 +122,34 @@ def test_a_searcher_runs_ahead_while_somebody_is_at_every_request_or_for_a_momen
     engine = Counting(seconds)
     monkeypatch.setattr("tba.searcher.time", engine)
     ages = Ages(engine)
-    parts: Any = {"engine": engine, "reference": engine, "scorer": NeverReady(num_processes), "groups": ages}
-    searcher = Searcher(
-        "searcher-0",
-        **parts,
-        prompts=PromptStream(PROBLEMS, [0]),
-        exploration=Exploration(0.0, 1.0, 1.0, [0]),
-        weights=None,  # type: ignore[arg-type]
-        num_responses=2,
-        prompts_per_batch=BATCH,
-        activity=Activity(None, "searcher-0"),
-    )
+    searcher = counting_searcher(engine, ages, NeverReady(num_processes), Activity(None, "searcher-0"))
     for _ in range(NUM_BATCHES):
         searcher.search()
     assert len(ages.ages) == BATCH * (NUM_BATCHES - oldest)
     assert set(ages.ages) == {oldest}
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_rewards_that_hold_a_searcher_up_are_named_once_with_what_helps(overlaps: bool) -> None:
+    engine = Counting(0.0)
+    sent = Ages(engine)
+    spent = Spent(generate=60.0, reference=10.0, score=10.0, load=500.0)
+    searcher = counting_searcher(engine, sent, NeverReady(3, overlaps), spent)
+    searcher.search()
+    assert sent.events == []
+    spent.spent["score"] = 30.0
+    searcher.search()
+    searcher.search()
+    [event] = sent.events
+    assert event["event"] == "slow_rewards"
+    assert (
+        "searcher-0 spends 30% of its time waiting for rewards: raise reward.num_processes (now 3)" in event["message"]
+    )
+    assert ("async def" in event["message"]) is not overlaps
+
+
+def test_a_slow_first_reward_is_no_reason_to_complain() -> None:
+    engine = Counting(0.0)
+    sent = Ages(engine)
+    counting_searcher(engine, sent, NeverReady(1), Spent(generate=1.0, score=9.0)).search()
+    assert sent.events == []
