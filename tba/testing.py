@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from tba.rewards.functions import RewardFunction
-from tba.rewards.scoring import ScoreRequest, Scores, score_group
+from tba.rewards.scoring import GroupScoring, ScoreRequest, Scores
 from tba.types import Group, Prompt, Response, Trajectory
 
 ALPHABET = string.digits + string.ascii_lowercase + "+-=<>.,:?# \n"
@@ -130,4 +130,8 @@ def score_now(
     functions: Mapping[str, RewardFunction], request: ScoreRequest, weights: Sequence[float] | None = None
 ) -> Scores:
     """What reward functions make of a request, in this process: to try a reward without a run."""
-    return asyncio.run(score_group(functions, weights or [1.0] * len(functions), request))
+    scoring = GroupScoring(functions, weights or [1.0] * len(functions), request)
+    scoring.begin()
+    if scoring.is_waiting:
+        asyncio.run(scoring.finish())
+    return scoring.scores()

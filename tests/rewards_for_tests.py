@@ -182,6 +182,15 @@ def _cancel(completions: list[str]) -> list[Any]:
     raise asyncio.CancelledError
 
 
+def runs_a_loop_itself(completions: list[str], **kwargs: Any) -> list[float]:
+    return asyncio.run(asynchronous_length(completions))
+
+
+async def asynchronous_length(completions: list[str]) -> list[float]:
+    await asyncio.sleep(0)
+    return length(completions)
+
+
 async def act_async(completions: list[str], act: list[str], **kwargs: Any) -> list[Any]:
     await asyncio.sleep(0)
     values = globals()["act"](completions, act)

@@ -141,11 +141,9 @@ def warm_up(functions: Iterable[RewardFunction]) -> None:
 def _nothing() -> None: ...
 
 
-async def call(function: RewardFunction, keywords: Mapping[str, Any]) -> Any:
-    """Call with the keywords the function accepts."""
-    result = function(**_accepted(function, keywords))
-    # The result is asked, not the function: a wrapper may hide that it is async.
-    return await result if inspect.isawaitable(result) else result
+def call(function: RewardFunction, keywords: Mapping[str, Any]) -> Any:
+    """Call with the keywords the function accepts. What an `async` function gives back is to be awaited."""
+    return function(**_accepted(function, keywords))
 
 
 def describe(error: BaseException) -> str:

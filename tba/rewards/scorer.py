@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from types import TracebackType
 
@@ -60,6 +61,7 @@ class Scorer:
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
         self._batches: deque[_Batch] = deque()
+        self._at_exit: Finalize | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,6 +84,8 @@ class Scorer:
         if self._workers:
             raise RuntimeError("the scorer was started already")
         self._workers = [_Worker(self) for _ in range(self.num_processes)]
+        # Before Python ends the processes at its exit: a thread that took one for lost would start another.
+        self._at_exit = Finalize(None, _abandon, args=(self._workers,), exitpriority=20)
         for worker in self._workers:
             worker.launch()
 
@@ -126,8 +130,9 @@ class Scorer:
 
     def close(self) -> None:
         """End the processes and drop what was not collected. May be called twice."""
-        for worker in self._workers:
-            worker.abandon()
+        _abandon(self._workers)
+        if self._at_exit is not None:
+            self._at_exit.cancel()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -151,6 +156,11 @@ class Scorer:
         for job in zip(requests, batch, strict=True):
             self._jobs.put(job)
         return batch
+
+
+def _abandon(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.abandon()
 
 
 class _Worker:

@@ -6,8 +6,10 @@ reward function returns or raises stops the others.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -69,29 +71,108 @@ class _Verdict:
     failure: Failure | None = None
 
 
-async def score_group(
-    functions: Mapping[str, RewardFunction],
-    weights: Sequence[float],
-    request: ScoreRequest,
-    announce: Callable[[str], None] = lambda name: None,
-) -> Scores:
-    """Run every function on the group. `announce` hears the name of each before it runs."""
-    verdicts = []
-    extras: dict[str, tuple[Any, ...]] = {}
-    metrics: dict[str, float] = {}
-    for name, function in functions.items():
-        announce(name)
-        verdicts.append(await _ask(name, function, request, extras, metrics))
-    failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
-    # Transposed by index, so that a group without completions is not a special case.
-    indices = range(len(request.completions))
-    parts = tuple(tuple(verdict.values[i] for verdict in verdicts) for i in indices)
-    trusted = [all(verdict.trusted[i] for verdict in verdicts) for i in indices]
-    totals = [_total(part, weights) if ok else None for part, ok in zip(parts, trusted, strict=True)]
-    if any(total is not None and not math.isfinite(total) for total in totals):
-        failures.append(Failure(request.prompt_id, "+".join(functions), "not_finite", "the weighted sum overflows"))
-    rewards = tuple(total if total is not None and math.isfinite(total) else None for total in totals)
-    return Scores(rewards, parts, tuple(failures), extras, metrics)
+class GroupScoring:
+    """The scoring of one group: `begin` calls every function, `finish` awaits what `async` ones returned, `scores` adds
+    up. Functions are called outside of any event loop, so one that is not `async` may use `asyncio.run` itself."""
+
+    def __init__(
+        self, functions: Mapping[str, RewardFunction], weights: Sequence[float], request: ScoreRequest
+    ) -> None:
+        self._functions = functions
+        self._weights = weights
+        self._request = request
+        self._extras: dict[str, tuple[Any, ...]] = {}
+        self._metrics: dict[str, float] = {}
+        self._verdicts: dict[str, _Verdict] = {}
+        self._awaited: dict[str, Awaitable[Any]] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to `finish`."""
+        return bool(self._awaited)
+
+    def begin(self, announce: Callable[[str], None] = lambda name: None) -> None:
+        """Call every function. `announce` hears the name of each before it runs."""
+        for name, function in self._functions.items():
+            announce(name)
+            try:
+                # Built anew for each function: one that edits its lists cannot mislead the next.
+                result = call(function, {**keywords_for(self._request), **self._loggers(name)})
+            except Exception as error:  # the user's code: whatever it raises costs this group and no more
+                self._verdicts[name] = self._failed(name, "raised", describe(error))
+                continue
+            if inspect.isawaitable(result):
+                self._awaited[name] = result
+            else:
+                self._verdicts[name] = self._checked(name, result)
+
+    async def finish(self, seconds: float | None = None) -> None:
+        """Await the functions that are not done, together. Those that take longer than `seconds` have failed."""
+        tasks = {name: asyncio.ensure_future(_awaited(result)) for name, result in self._awaited.items()}
+        await asyncio.wait(tasks.values(), timeout=seconds)
+        for name, task in tasks.items():
+            if not task.done():
+                task.cancel()
+                self._verdicts[name] = self._failed(name, "timeout", f"took more than {seconds:.3g} s")
+            elif task.cancelled():
+                self._verdicts[name] = self._failed(name, "raised", "CancelledError: the function cancelled itself")
+            elif (error := task.exception()) is not None:
+                self._verdicts[name] = self._failed(name, "raised", describe(error))
+            else:
+                self._verdicts[name] = self._checked(name, task.result())
+        self._awaited = {}
+
+    def scores(self) -> Scores:
+        """The weighted sums, once every function is done."""
+        request = self._request
+        verdicts = [self._verdicts[name] for name in self._functions]
+        failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
+        # Transposed by index, so that a group without completions is not a special case.
+        indices = range(len(request.completions))
+        parts = tuple(tuple(verdict.values[i] for verdict in verdicts) for i in indices)
+        trusted = [all(verdict.trusted[i] for verdict in verdicts) for i in indices]
+        totals = [_total(part, self._weights) if ok else None for part, ok in zip(parts, trusted, strict=True)]
+        if any(total is not None and not math.isfinite(total) for total in totals):
+            which = "+".join(self._functions)
+            failures.append(Failure(request.prompt_id, which, "not_finite", "the weighted sum overflows"))
+        rewards = tuple(total if total is not None and math.isfinite(total) else None for total in totals)
+        return Scores(rewards, parts, tuple(failures), self._extras, self._metrics)
+
+    def _loggers(self, name: str) -> dict[str, Callable[..., None]]:
+        count = len(self._request.completions)
+
+        def log_extra(column: str, values: Sequence[Any]) -> None:
+            if len(values) != count:
+                raise ValueError(f"log_extra({column!r}) has {len(values)} values for {count} completions")
+            self._extras[column] = tuple(values)
+            log_metric(column, sum(map(_as_float, values)) / max(1, count))  # NaN unless all are numbers: no metric
+
+        def log_metric(key: str, value: float) -> None:
+            if math.isfinite(number := _as_float(value)):
+                self._metrics[f"{name}/{key}"] = number
+
+        return {"log_extra": log_extra, "log_metric": log_metric}
+
+    def _checked(self, name: str, result: Any) -> _Verdict:
+        count = len(self._request.completions)
+        if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
+            what = f"returned {type(result).__name__}, not a list of {count} numbers"
+            return self._failed(name, "wrong_length", what)
+        try:
+            returned = list(result)
+        except Exception as error:  # the user's iterator
+            return self._failed(name, "raised", describe(error))
+        if len(returned) != count:
+            return self._failed(name, "wrong_length", f"returned {len(returned)} values for {count} completions")
+        return _check_values(name, self._request.prompt_id, returned)
+
+    def _failed(self, name: str, kind: FailureKind, message: str) -> _Verdict:
+        count = len(self._request.completions)
+        return _Verdict((math.nan,) * count, (False,) * count, Failure(self._request.prompt_id, name, kind, message))
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> Scores:
@@ -114,41 +195,6 @@ def keywords_for(request: ScoreRequest) -> dict[str, Any]:
         "completion_ids": [list(ids) for ids in request.completion_ids],
         "finished": list(request.finished),
     }
-
-
-async def _ask(
-    name: str,
-    function: RewardFunction,
-    request: ScoreRequest,
-    extras: dict[str, tuple[Any, ...]],
-    metrics: dict[str, float],
-) -> _Verdict:
-    count = len(request.completions)
-
-    def log_extra(column: str, values: Sequence[Any]) -> None:
-        if len(values) != count:
-            raise ValueError(f"log_extra({column!r}) has {len(values)} values for {count} completions")
-        extras[column] = tuple(values)
-        log_metric(column, sum(map(_as_float, values)) / max(1, count))  # NaN, and so nothing, unless all are numbers
-
-    def log_metric(key: str, value: float) -> None:
-        if math.isfinite(number := _as_float(value)):
-            metrics[f"{name}/{key}"] = number
-
-    def failed(kind: FailureKind, message: str) -> _Verdict:
-        return _Verdict((math.nan,) * count, (False,) * count, Failure(request.prompt_id, name, kind, message))
-
-    try:
-        # Built anew for each function: one that edits its lists cannot mislead the next.
-        result = await call(function, {**keywords_for(request), "log_extra": log_extra, "log_metric": log_metric})
-        if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
-            return failed("wrong_length", f"returned {type(result).__name__}, not a list of {count} numbers")
-        returned = list(result)
-    except Exception as error:  # the user's code: whatever it raises costs this group and no more
-        return failed("raised", describe(error))
-    if len(returned) != count:
-        return failed("wrong_length", f"returned {len(returned)} values for {count} completions")
-    return _check_values(name, request.prompt_id, returned)
 
 
 def _check_values(name: str, prompt_id: str, returned: Sequence[Any]) -> _Verdict:

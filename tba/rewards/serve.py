@@ -1,8 +1,9 @@
 """The child side of a reward process: user code runs here, so that it can neither hang nor end the Searcher.
 
-Requests carry a number, and so does everything said about them. Coroutines of several requests run together, on one
-event loop for the life of the process: an `async` function may keep a client that is bound to its loop. A function that
-is not `async` holds the loop while it computes. POSIX only.
+Requests carry a number, and so does everything said about them. Functions are called in the main thread, one request
+after the other. What `async` functions return is awaited in a second thread, where coroutines of several requests run
+together on one event loop for the life of the process: such a function may keep a client that is bound to its loop.
+POSIX only.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pickle import PickleError
 
 from tba.rewards.functions import RewardFunction, RewardSpec, is_async, names_of, resolve, warm_up
-from tba.rewards.scoring import Failure, ScoreRequest, Scores, all_dropped, score_group
+from tba.rewards.scoring import Failure, GroupScoring, ScoreRequest, Scores
 from tba.types import TbaError
 
 
@@ -60,7 +62,6 @@ class Scored:
 
 
 Answer = Ready | Refused | Running | Scored
-Send = Callable[[Answer], None]
 
 
 def serve(
@@ -72,97 +73,94 @@ def serve(
     """Import the functions, say so, then answer requests until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the child
     _end_with_parent()
-    pid = os.getpid()
-
-    def end_if_forked() -> None:
-        # A function that forks and lets the copy return here would have two processes answer on one pipe.
-        if os.getpid() != pid:
-            os._exit(1)
-
-    def send(answer: Answer) -> None:
-        end_if_forked()
-        connection.send(answer)
-
-    def receive() -> Asked | None:
-        end_if_forked()
-        try:
-            return connection.recv()
-        except (EOFError, OSError):
-            return None
-
+    pipe = _Pipe(connection)
     try:
         resolved = [resolve(spec) for spec in functions]
     except TbaError as error:
-        send(Refused(str(error)))
+        pipe.send(Refused(str(error)))
         return
     named = dict(zip(names_of(resolved), resolved, strict=True))
     warm_up(resolved)
-    send(Ready(tuple(named), any(map(is_async, resolved))))
+    pipe.send(Ready(tuple(named), any(map(is_async, resolved))))
+    try:
+        _answer_all(pipe, named, weights, timeout_seconds)
+    finally:
+        pipe.end_if_forked()
 
-    async def answer(asked: Asked) -> None:
-        scores = await _within(timeout_seconds, named, weights, asked, send)
+
+def _answer_all(
+    pipe: _Pipe, functions: Mapping[str, RewardFunction], weights: Sequence[float], timeout_seconds: float
+) -> None:
+    loop = None
+
+    async def finish(number: int, scoring: GroupScoring, prompt_id: str) -> None:
+        await scoring.finish(timeout_seconds)
+        pipe.answer(number, scoring.scores(), prompt_id)
+
+    while (asked := pipe.receive()) is not None:
+        number, request = asked.number, asked.request
+        scoring = GroupScoring(functions, weights, request)
+        scoring.begin(partial(pipe.announce, number))
+        if scoring.is_waiting:
+            loop = loop or _start_loop()
+            asyncio.run_coroutine_threadsafe(finish(number, scoring, request.prompt_id), loop)
+        else:
+            pipe.answer(number, scoring.scores(), request.prompt_id)
+
+
+def _start_loop() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own. What would end a program, such as `sys.exit`, ends the process."""
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        try:
+            loop.run_forever()
+        except SystemExit as error:
+            os._exit(error.code if isinstance(error.code, int) else 1)
+
+    threading.Thread(target=run, name="tba-reward-loop", daemon=True).start()
+    return loop
+
+
+class _Pipe:
+    """The child's end. Both of its threads may send.
+
+    A function that forks, and lets the copy return to us, would have two processes answer on one pipe: the copy ends
+    as soon as it would speak or listen.
+    """
+
+    def __init__(self, connection: Connection[Answer, Asked]) -> None:
+        self._connection = connection
+        self._pid = os.getpid()
+        self._sending = threading.Lock()
+
+    def end_if_forked(self) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)
+
+    def receive(self) -> Asked | None:
+        """The next request; None once the parent has closed the pipe."""
+        self.end_if_forked()
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            return None
+
+    def send(self, answer: Answer) -> None:
+        self.end_if_forked()
+        with self._sending:
+            self._connection.send(answer)
+
+    def announce(self, number: int, function: str) -> None:
+        self.send(Running(number, function))
+
+    def answer(self, number: int, scores: Scores, prompt_id: str) -> None:
         with contextlib.suppress(OSError):  # the parent has closed the pipe
             try:
-                send(Scored(asked.number, scores))
+                self.send(Scored(number, scores))
             except (TypeError, ValueError, AttributeError, PickleError) as error:
-                failure = Failure(asked.request.prompt_id, "", "raised", f"what was noted cannot be sent: {error}")
-                send(Scored(asked.number, all_dropped(asked.request, len(named), failure)))
-
-    try:
-        asyncio.run(_answer_until_closed(connection.fileno(), receive, answer))
-    finally:
-        end_if_forked()
-
-
-async def _answer_until_closed(
-    descriptor: int,
-    receive: Callable[[], Asked | None],
-    answer: Callable[[Asked], Coroutine[None, None, None]],
-) -> None:
-    """Start on each request as it arrives, and end when the pipe closes."""
-    loop = asyncio.get_running_loop()
-    closed = asyncio.Event()
-    under_way: set[asyncio.Task[None]] = set()  # the loop itself keeps no strong reference to a task
-
-    def on_readable() -> None:
-        asked = receive()
-        if asked is None:
-            loop.remove_reader(descriptor)
-            closed.set()
-            return
-        task = loop.create_task(answer(asked))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
-
-    loop.add_reader(descriptor, on_readable)
-    await closed.wait()
-
-
-async def _within(
-    seconds: float,
-    functions: Mapping[str, RewardFunction],
-    weights: Sequence[float],
-    asked: Asked,
-    send: Send,
-) -> Scores:
-    """The scores of a request; dropped as a whole if its coroutines take longer. A function that is not `async` cannot
-    be interrupted from here: the parent ends the process then."""
-    running = ""
-
-    def announce(function: str) -> None:
-        nonlocal running
-        running = function
-        send(Running(asked.number, function))
-
-    request = asked.request
-    try:
-        async with asyncio.timeout(seconds):
-            return await score_group(functions, weights, request, announce)
-    except TimeoutError:
-        failure = Failure(request.prompt_id, running, "timeout", f"took more than {seconds:g} s")
-    except asyncio.CancelledError:
-        failure = Failure(request.prompt_id, running, "raised", "CancelledError: the function cancelled itself")
-    return all_dropped(request, len(functions), failure)
+                failure = Failure(prompt_id, "", "raised", f"what was noted cannot be sent: {error}")
+                self.send(Scored(number, Scores((None,) * len(scores.rewards), scores.parts, (failure,))))
 
 
 def _end_with_parent() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -31,7 +32,10 @@ def spec(name):
 
 
 def call(function, keywords):
-    return asyncio.run(functions.call(function, keywords))
+    async def finished(result):
+        return await result if inspect.isawaitable(result) else result
+
+    return asyncio.run(finished(functions.call(function, keywords)))
 
 
 @pytest.fixture

@@ -269,6 +269,13 @@ def test_async_functions_score_several_groups_at_once_in_one_process(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("beside", [[], ["asynchronous"]])
+def test_a_function_may_run_an_event_loop_itself(beside):
+    functions = [spec("runs_a_loop_itself"), *map(spec, beside)]
+    with Scorer(functions, [1.0] + [0.0] * len(beside), timeout_seconds=30) as scorer:
+        assert [scores.rewards for scores in scorer.score([request()] * 3)] == [(1.0, 2.0, 3.0)] * 3
+
+
 def test_an_async_group_that_hangs_is_dropped_while_the_others_of_its_process_go_on(tmp_path):
     with Scorer([spec("meet_inside")], [], timeout_seconds=LIMIT) as scorer:
         hanging, one, other = scorer.score([asked_to_meet(tmp_path, 2, act) for act in ("hang", "return", "return")])
