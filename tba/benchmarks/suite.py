@@ -45,7 +45,7 @@ and nothing else; commentary was written by hand and is marked as such.
 `make bench` measures the quick form of each benchmark and writes results and page to `build/benchmarks`.
 `make bench-full` measures the full form, with longer runs, more repetitions and the peers, and writes this page. It
 needs TRL (`pip install -e '.[trl]'`), vLLM (`make vllm`, then `TBA_VLLM_PYTHON`) and SmolLM2 (`tba fetch smollm2`, then
-`TBA_SMOLLM2`). `tba bench NAME --full --results docs/benchmarks --page docs/benchmarks.md` measures one benchmark again.
+`TBA_SMOLLM2`). `tba bench NAME --full --results docs/benchmarks --page docs/benchmarks.md` measures one again.
 """
 
 
