@@ -112,6 +112,15 @@ def test_targets_of_make_that_pages_name_are_there() -> None:
     assert named <= targets
 
 
+def test_the_demo_takes_as_long_everywhere() -> None:
+    told = [
+        re.findall(r"make demo .*\bin (.+ on two cores)", (ROOT / name).read_text("utf-8"))
+        for name in ("README.md", "Makefile")
+    ]
+    assert len(told[0]) == 1
+    assert told[0] == told[1]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Installation
 # ---------------------------------------------------------------------------------------------------------------------
