@@ -28,7 +28,7 @@ from tba.evaluations.preference import PreferenceEvaluator
 from tba.evaluations.redteam import RedteamEvaluator
 from tba.exploration import Exploration
 from tba.lora import add_adapters
-from tba.metrics import Metrics, ModuleSink, Sink, TensorBoardSink
+from tba.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
 from tba.objectives import OBJECTIVES, LogPartition
 from tba.policy import Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
@@ -347,7 +347,10 @@ def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: 
     sinks: list[Sink] = []
     if config.metrics.tensorboard:
         sinks.append(TensorBoardSink(run))
-    sinks += [ModuleSink(name, run, settings) for name in ("wandb", "trackio") if getattr(config.metrics, name)]
+    if config.metrics.wandb:
+        sinks.append(WandbSink(run, settings))
+    if config.metrics.trackio:
+        sinks.append(TrackioSink(run, settings))
     before = checkpoint.state()["elapsed"] if checkpoint else 0.0
     return Metrics(run, elapsed=before + time.time() - started, sinks=sinks)
 

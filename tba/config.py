@@ -133,8 +133,6 @@ class RewardConfig(Section):
 class EngineConfig(Section):
     """How responses are generated."""
 
-    kind: Literal["transformers"] = "transformers"
-    """The generation engine."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
     max_new_tokens: int = Field(256, ge=1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from tba.extras import install_hint
 from tba.types import TbaError
 
 
@@ -50,7 +51,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TbaError(f"{target} exists and is no model: name another folder, as in tba fetch {name} FOLDER")
     if find_spec("gguf") is None:
-        raise TbaError(f"tba fetch {name} needs the package gguf: pip install 'tba[{name}]'")
+        raise TbaError(f"tba fetch {name} needs the package gguf: {install_hint(name)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the rename at the end is one step: an interrupted fetch leaves no half a model.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tba.extras import install_hint
 from tba.types import TbaError
 
 
@@ -26,7 +27,7 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.tuners_utils import BaseTunerLayer
     except ImportError:
-        raise TbaError("model.lora_rank needs the package peft: pip install 'tba[lora]'") from None
+        raise TbaError(f"model.lora_rank needs the package peft: {install_hint('lora')}") from None
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,

@@ -6,6 +6,7 @@ names are explained in docs/metrics.md.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tba.extras import install_hint
 from tba.types import TbaError
 
 FILE = "metrics.jsonl"
@@ -27,7 +29,9 @@ def judged_by(record: Mapping[str, Any]) -> str:
 
 
 class Sink(Protocol):
-    def write(self, step: int, values: Mapping[str, float]) -> None: ...
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """One record. Names in `values` begin with the kind, except those of the kind `train`. A record may be about
+        an older step than the one before it: an evaluation is about the weights that it was made with."""
 
     def close(self) -> None: ...
 
@@ -50,10 +54,9 @@ class Metrics:
         record = {"kind": kind, "step": step, "time": round(self.elapsed, 3), **values}
         os.write(self._file, (json.dumps(_plain(record)) + "\n").encode())
         if self._sinks and kind != "event":
-            prefix = "" if kind == "train" else f"{kind}/"
-            numbers = {prefix + k: float(v) for k, v in values.items() if _is_number(v)}
+            numbers = {_prefix(kind) + k: float(v) for k, v in values.items() if _is_number(v)}
             for sink in self._sinks:
-                sink.write(step, numbers)
+                sink.write(kind, step, numbers)
 
     def close(self) -> None:
         os.close(self._file)
@@ -91,6 +94,10 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
+def _prefix(kind: str) -> str:
+    return "" if kind == "train" else f"{kind}/"
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -116,7 +123,7 @@ class TensorBoardSink:
         self._event, self._summary = Event, Summary
         self._writer = EventFileWriter(str(run / "tensorboard"))
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         summary = self._summary(value=[self._summary.Value(tag=k, simple_value=v) for k, v in values.items()])
         self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
 
@@ -124,21 +131,50 @@ class TensorBoardSink:
         self._writer.close()
 
 
-class ModuleSink:
-    """W&B and trackio share the same three calls."""
+class WandbSink:
+    """Weights & Biases. Every record becomes a row of its own, and names the step it is about.
 
-    def __init__(self, module: str, run: Path, settings: Mapping[str, Any]) -> None:
-        try:
-            self._module = __import__(module)
-        except ImportError:
-            raise TbaError(f"metrics.{module} needs the package: pip install 'tba[{module}]'") from None
-        self._module.init(project="tba", name=run.name, config=dict(settings))
+    W&B's own step must not fall: it drops a row that has a lower one, and merges rows that have the same. So records
+    are sent without it, and every number is drawn over `step`, `search/step` or `eval/step`, which stand in the row.
+    """
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
+        self._module = _tracker("wandb", run, settings)
+        self._defined: set[str] = set()
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        axis = f"{_prefix(kind)}step"
+        # Each by its name: where a name matches two patterns, W&B does not say which of them counts.
+        for name in [name for name in values if name not in self._defined]:
+            self._module.define_metric(name, step_metric=axis)
+            self._defined.add(name)
+        self._module.log({**values, axis: step})
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+class TrackioSink:
+    """trackio keeps every row with the step it is given, in whatever order they come."""
+
+    def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
+        self._module = _tracker("trackio", run, settings)
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         self._module.log(dict(values), step=step)
 
     def close(self) -> None:
         self._module.finish()
+
+
+def _tracker(name: str, run: Path, settings: Mapping[str, Any]) -> Any:
+    """The module of a tracker, with a run begun in it."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        raise TbaError(f"metrics.{name} needs the package {name}: {install_hint(name)}") from None
+    module.init(project="tba", name=run.name, config=dict(settings))
+    return module
 
 
 def resident_megabytes() -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tba.extras import install_hint
 from tba.types import TbaError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _figure(num_panels: int) -> tuple[Any, Any]:
         # The figure itself, not pyplot: no window system, and nothing global.
         from matplotlib.figure import Figure
     except ImportError:
-        raise TbaError("--plot needs matplotlib: pip install 'tba[plots]'") from None
+        raise TbaError(f"--plot needs matplotlib: {install_hint('plots')}") from None
     figure = Figure(figsize=(4 + 3 * num_panels, 4.5), layout="constrained")
     return figure, figure.subplots(1, num_panels)
 

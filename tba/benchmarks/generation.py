@@ -22,11 +22,6 @@ from tba.types import Prompt
 
 NUM_PROMPTS, NUM_RESPONSES, NUM_TOKENS = 8, 16, 64
 LARGE_PROMPT = 100
-PROFILED = (
-    "; by the profiler 30.3 of 38.1 s are in these products (with the prompts', 77 GFLOP/s), 3.0 in attention's, 1.0 "
-    "in softmaxes; 3 times `generate` would be 35.5 s"
-)
-"""Of a whole batch of the large shape, float32."""
 
 
 class _NoText:
@@ -72,7 +67,7 @@ def _pretrained(path: str, repeats: int) -> Row:
     theirs = _Generate(load_model(path), asked, NUM_TOKENS, with_ends=True)
     mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats, warm_up=False)
     name = f"SmolLM2-135M-Instruct, questions and ends, at most {NUM_TOKENS} tokens"
-    return _row(name, mine, other, model, "; few of these responses end before 64 tokens")
+    return _row(name, mine, other, model)
 
 
 def _against_generate(num_tokens: int, repeats: int) -> Row:
@@ -80,11 +75,10 @@ def _against_generate(num_tokens: int, repeats: int) -> Row:
     asked = large_prompts(model)
     ours, theirs = engine(model, num_tokens), _Generate(large(), asked, num_tokens)
     mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats, warm_up=False)
-    more = PROFILED if num_tokens == NUM_TOKENS else ""
-    return _row(f"{LARGE}, {num_tokens} tokens, nothing in common", mine, other, model, more)
+    return _row(f"{LARGE}, {num_tokens} tokens, nothing in common", mine, other, model)
 
 
-def _row(name: str, mine: list[float], other: list[float], model: PreTrainedModel, more: str = "") -> Row:
+def _row(name: str, mine: list[float], other: list[float], model: PreTrainedModel) -> Row:
     ratio, spread = ratio_of(mine, other)
     return at_least(
         3.0,
@@ -93,7 +87,7 @@ def _row(name: str, mine: list[float], other: list[float], model: PreTrainedMode
         f"model.generate, {np.median(other):,.0f} tok/s",
         ratio,
         spread,
-        share(float(np.median(mine)), model) + more,
+        share(float(np.median(mine)), model),
     )
 
 
@@ -115,8 +109,6 @@ def _int8(num_tokens: int, repeats: int) -> Row:
         f"float32, {np.median(other):,.0f} tok/s",
         ratio,
         spread,
-        "by the profiler (64 tokens) products take 15.9 s, and 2.3 s for prompts, which are read in float32, against "
-        "30.3 s: no better on a core without VNNI. Attention, norms and sampling, 8 s, are the same in both",
     )
 
 

@@ -47,7 +47,7 @@ def run(full: bool) -> list[Row]:
             "",
             median,
             f"{min(spent):.2f} to {max(spent):.2f} (n={len(spent)})",
-            f"a copy and a checksum; {rate / copy_gigabytes():.0%} of the core's copying speed",
+            f"{rate / copy_gigabytes():.0%} of the core's copying speed",
         )
     ]
 

@@ -1,4 +1,7 @@
-"""What a benchmark returns, how repetitions are taken, and how results are shown."""
+"""What a benchmark returns, how repetitions are taken, and how results are shown.
+
+A row holds what a program measured and nothing else. What people think of it is in `notes.md` beside the results.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ class Row:
     other: str
     ratio: float
     spread: str
-    bar: str
+    target: str
     """What the ratio should be, as text; empty where nothing is promised."""
     met: bool | None = None
-    bound: str = ""
-    """What bounds it now, and how far that is from the machine's limit."""
+    measured: str = ""
+    """Other numbers of the same measurement, in a few words."""
 
 
 def alternate(
@@ -51,18 +54,18 @@ def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> tupl
     return statistics.median(ratios), spread
 
 
-def at_least(bar: float, name: str, ours: str, other: str, ratio: float, spread: str, bound: str = "") -> Row:
-    return Row(name, ours, other, ratio, spread, f"at least {bar:g}", ratio >= bar, bound)
+def at_least(target: float, name: str, ours: str, other: str, ratio: float, spread: str, measured: str = "") -> Row:
+    return Row(name, ours, other, ratio, spread, f"at least {target:g}", ratio >= target, measured)
 
 
-def at_most(bar: float, name: str, ours: str, other: str, ratio: float, spread: str = "", bound: str = "") -> Row:
-    return Row(name, ours, other, ratio, spread, f"at most {bar:g}", ratio <= bar, bound)
+def at_most(target: float, name: str, ours: str, other: str, ratio: float, spread: str = "", measured: str = "") -> Row:
+    return Row(name, ours, other, ratio, spread, f"at most {target:g}", ratio <= target, measured)
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    lines = ["| what | ours | compared with | ratio | spread | bar | what bounds it now |", "|" + " --- |" * 7]
+    lines = ["| what | ours | compared with | ratio | spread | target | also measured |", "|" + " --- |" * 7]
     for row in rows:
         mark = {True: " ✓", False: " ✗", None: ""}[row.met]
-        cells = (row.name, row.ours, row.other, f"**{row.ratio:.3g}**", row.spread, row.bar + mark, row.bound)
+        cells = (row.name, row.ours, row.other, f"**{row.ratio:.3g}**", row.spread, row.target + mark, row.measured)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

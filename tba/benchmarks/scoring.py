@@ -27,8 +27,6 @@ def run(full: bool) -> list[Row]:
             f"a reward that does not, {quick[0]:,.0f} tok/s",
             ratio,
             spread,
-            "no waiting for scores is left; the cores' time goes into starting a score of reward processes "
-            "and serving them",
         )
     ]
 

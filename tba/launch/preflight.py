@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tba.config import EMBEDDED_MODEL, Config
 from tba.config_tasks import RedteamTaskConfig
+from tba.extras import install_hint
 from tba.model_paths import named_model
 from tba.rewards.functions import check_column_names, check_columns, check_importable
 from tba.rewards.reward_model import check_scorer
@@ -20,7 +21,7 @@ def check(config: Config, *, to_train: bool = True) -> None:
     _check_not_within_import()
     check_model(config.model.path, config.model.trust_remote_code)
     if config.model.lora_rank and find_spec("peft") is None:
-        raise TbaError("model.lora_rank needs the package peft: pip install 'tba[lora]'")
+        raise TbaError(f"model.lora_rank needs the package peft: {install_hint('lora')}")
     if config.task.kind == "tldr":
         _check_preference(config, to_train)
     if isinstance(config.task, RedteamTaskConfig):
@@ -40,7 +41,7 @@ def check(config: Config, *, to_train: bool = True) -> None:
         check_scorer(config.reward.model)
     for name in ("wandb", "trackio"):
         if getattr(config.metrics, name) and find_spec(name) is None:
-            raise TbaError(f"metrics.{name} needs the package: pip install 'tba[{name}]'")
+            raise TbaError(f"metrics.{name} needs the package {name}: {install_hint(name)}")
 
 
 def _check_not_within_import() -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tba.extras import install_hint
 from tba.launch.processes import num_cores, thread_environment
 from tba.supervised.options import Options
 from tba.types import TbaError
@@ -35,7 +36,7 @@ def installed(package: str) -> bool:
 
 def need_trl() -> None:
     if not (installed("trl") and installed("accelerate")):
-        raise TbaError("this command needs TRL: pip install 'tba[trl]'")
+        raise TbaError(f"this command needs TRL: {install_hint('trl')}")
 
 
 def use_cores(num_threads: int) -> None:

@@ -100,7 +100,6 @@ def load(config: ArithmeticTaskConfig, encode: Encode) -> Task:
         train=_problems(config, encode, "num_train"),
         held_out=_problems(config, encode, "num_eval"),
         default_reward="tba.rewards.answer:final_answer",
-        metadata={"difficulty": config.difficulty},
     )
 
 

@@ -60,7 +60,6 @@ class Task:
     """The reward used unless the user names another."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Rows left out: why, and how many."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
     observers: tuple[RewardSpec, ...] = ()
     """Functions called like rewards beside the default one: they weigh nothing and appear in the metrics."""
     breakdown: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tba.config_tasks import ReasoningGymTaskConfig
+from tba.extras import install_hint
 from tba.rewards.functions import RewardFactory, describe
 from tba.tasks.base import Content, Encode, Problem, Task
 from tba.types import Prompt, TbaError
@@ -49,7 +50,7 @@ def load(config: ReasoningGymTaskConfig, encode: Encode) -> Task:
 
 def _generate(config: ReasoningGymTaskConfig, seed_range: int, count: int) -> Iterable[Entry]:
     if find_spec("reasoning_gym") is None:
-        raise TbaError("the task reasoning-gym needs its package: pip install 'tba[reasoning-gym]'")
+        raise TbaError(f"the task reasoning-gym needs its package: {install_hint('reasoning-gym')}")
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 

@@ -97,7 +97,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
 
 def test_a_picture_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(TbaError, match=r"tba\[plots\]"):
+    with pytest.raises(TbaError, match=r"trajectory-balance\[plots\]"):
         show_comparison([preference_run(tmp_path / "run")], tmp_path / "front.png")
 
 

@@ -29,3 +29,9 @@ def test_it_loads_and_opens_with_what_it_is(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((FOLDER / "paper").glob("*.toml")), ids=lambda path: path.stem)
 def test_those_of_the_paper_name_the_published_figure(path: Path) -> None:
     assert re.search(r"^# Published[^\n]*:", path.read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "paper").glob("*.toml")), ids=lambda path: path.stem)
+def test_those_of_the_paper_say_that_their_hardware_is_not_used(path: Path) -> None:
+    opening = " ".join(path.read_text("utf-8").partition("\n[")[0].replace("#", " ").split())
+    assert "GPUs, which this version cannot use yet" in opening

@@ -79,5 +79,5 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path, monkeypat
 
 def test_without_its_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tba.fetch.find_spec", lambda name: None)
-    with pytest.raises(TbaError, match=r"tba\[smollm2\]"):
+    with pytest.raises(TbaError, match=r"trajectory-balance\[smollm2\]"):
         fetch("smollm2", tmp_path / "m")

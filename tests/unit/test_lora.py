@@ -162,5 +162,5 @@ def test_targets_that_do_not_fit_are_told(tmp_path: Path, targets: tuple[str, ..
 def test_the_extra_is_named_where_peft_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(str(save_tiny_model(tmp_path)))
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(TbaError, match=r"tba\[lora\]"):
+    with pytest.raises(TbaError, match=r"trajectory-balance\[lora\]"):
         adapted(model)

@@ -5,7 +5,6 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.metrics import FILE, Metrics, ModuleSink, TensorBoardSink, read_metrics
+from tba.metrics import FILE, Metrics, TensorBoardSink, TrackioSink, WandbSink, read_metrics
 from tba.types import TbaError
 
 
@@ -28,7 +27,7 @@ class Recorder:
         self.written: list[tuple[int, dict[str, float]]] = []
         self.closed = False
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         self.written.append((step, dict(values)))
 
     def close(self) -> None:
@@ -164,26 +163,94 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("search/tokens_per_second")] == [(2, 123.0)]
 
 
-def test_a_tracker_that_is_not_installed_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TbaError, match="no_such_tracker needs the package"):
-        ModuleSink("no_such_tracker", tmp_path, {})
+@pytest.mark.parametrize(("sink", "name"), [(WandbSink, "wandb"), (TrackioSink, "trackio")])
+def test_a_tracker_that_is_not_installed_is_told_in_one_line(
+    sink: type[WandbSink | TrackioSink], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(TbaError) as told:
+        sink(tmp_path, {})
+    assert str(told.value) == f"metrics.{name} needs the package {name}: pip install 'trajectory-balance[{name}]'"
 
 
-def test_a_tracker_gets_the_settings_and_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, Any]] = []
-    module = SimpleNamespace(
-        init=lambda **settings: calls.append(("init", settings)),
-        log=lambda values, step: calls.append(("log", (step, values))),
-        finish=lambda: calls.append(("finish", None)),
-    )
-    monkeypatch.setitem(sys.modules, "some_tracker", module)
-    run = tmp_path / "my-run"
-    run.mkdir()
-    metrics = Metrics(run, sinks=[ModuleSink("some_tracker", run, {"seed": 1})])
-    metrics.write("train", 4, {"loss": 0.5})
+class FakeTracker:
+    """The calls that W&B and trackio share; what they keep differs."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, Any] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.is_finished = False
+
+    def init(self, **settings: Any) -> None:
+        self.begun = settings
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+class FakeWandb(FakeTracker):
+    """W&B's rule, as seen with wandb 0.31: a row with a lower step than the last is dropped, one with the same step is
+    merged into it, and without a step every call makes a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.axes: dict[str, str] = {}
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.axes[name] = step_metric
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> None:
+        last = self.rows[-1]["_step"] if self.rows else -1
+        if step is None or step > last:
+            self.rows.append({"_step": last + 1 if step is None else step, **values})
+        elif step == last:
+            self.rows[-1].update(values)
+
+
+class FakeTrackio(FakeTracker):
+    """Every call makes a row, whatever its step."""
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self.rows.append({"step": step, **values})
+
+
+def write_out_of_order(run: Path, sink: WandbSink | TrackioSink) -> None:
+    """As an asynchronous run does: evaluations of older weights come late, and several reports within one step."""
+    metrics = Metrics(run, sinks=[sink])
+    metrics.write("train", 4, {"loss": 0.5, "counts": {"1": 2}})
+    metrics.write("eval", 2, {"accuracy": 0.1})
+    metrics.write("eval", 3, {"accuracy": 0.2})
+    metrics.write("search", 4, {"reward": 0.3})
+    metrics.write("search", 4, {"reward": 0.4})
+    metrics.write("event", 4, {"event": "resumed"})
+    metrics.write("train", 5, {"loss": 0.25})
+    metrics.write("eval", 4, {"accuracy": 0.6})
     metrics.close()
-    assert calls == [
-        ("init", {"project": "tba", "name": "my-run", "config": {"seed": 1}}),
-        ("log", (4, {"loss": 0.5})),
-        ("finish", None),
-    ]
+
+
+SENT = {
+    ("step", "loss"): [(4, 0.5), (5, 0.25)],
+    ("eval/step", "eval/accuracy"): [(2, 0.1), (3, 0.2), (4, 0.6)],
+    ("search/step", "search/reward"): [(4, 0.3), (4, 0.4)],
+}
+
+
+def test_wandb_keeps_every_record_with_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    write_out_of_order(tmp_path, WandbSink(tmp_path, {"seed": 1}))
+    assert fake.begun == {"project": "tba", "name": tmp_path.name, "config": {"seed": 1}}
+    kept = {(axis, name): [(row.get(axis), row[name]) for row in fake.rows if name in row] for axis, name in SENT}
+    assert kept == SENT
+    assert fake.axes == {name: axis for axis, name in SENT}
+    assert fake.is_finished
+
+
+def test_trackio_keeps_every_record_with_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    write_out_of_order(tmp_path, TrackioSink(tmp_path, {"seed": 1}))
+    assert fake.begun == {"project": "tba", "name": tmp_path.name, "config": {"seed": 1}}
+    kept = {(axis, name): [(row["step"], row[name]) for row in fake.rows if name in row] for axis, name in SENT}
+    assert kept == SENT
+    assert fake.is_finished

@@ -93,7 +93,7 @@ def test_settings_the_generator_refuses_are_an_error(settings: dict[str, Any]) -
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tba.tasks.reasoning_gym.find_spec", lambda name: None)
-    with pytest.raises(TbaError, match=r"tba\[reasoning-gym\]"):
+    with pytest.raises(TbaError, match=r"trajectory-balance\[reasoning-gym\]"):
         load("chain_sum")
 
 

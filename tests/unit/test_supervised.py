@@ -100,7 +100,7 @@ def test_trl_is_named_when_it_is_missing(
     data = write(tmp_path / "rows.jsonl", [{"prompt": "a", "completion": "b"}] * 2)
     words = ["sft", model, "--data", data, "--task.num-eval", "0", "--output", str(tmp_path / "out")]
     assert main(words) == 2
-    assert "tba[trl]" in capsys.readouterr().err
+    assert "trajectory-balance[trl]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
