@@ -2,8 +2,8 @@
 
     {"step": 12, "rows": [[40, 7, 41], [3, 3, 12]]}     G groups of K rows
 
-Rows are counted from 0 over the whole log, in the order of the merges. That is the order in which trajectories arrive in
-the buffer, so an arrival number is a row number. Together, this file and the log are all the data a run was trained on.
+Rows are counted from 0 over the whole log, in the order of the merges. That is the order in which trajectories arrive
+in the buffer, so an arrival number is a row number. This file and the log are all the data that a run was trained on.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _rows(log: Path, is_wanted: NDArray[np.bool_]) -> Iterator[Row]:
     for path, table in _tables(log):
         here = np.flatnonzero(is_wanted[first : first + table.num_rows])
         with naming(path):
-            groups = [group for _, merge in from_table(table.take(pa.array(here))) for group in merge]
+            groups = [group for _, merge in from_table(table.take(here)) for group in merge]
         numbers = iter((first + here).tolist())
         yield from ((next(numbers), group.prompt, trajectory) for group in groups for trajectory in group.trajectories)
         first += table.num_rows

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import arguments, records, small_config, tba
+from small_runs import arguments, records, rollouts, small_config, tba
 from test_inline import INLINE, same_weights, train_records, weights
 
 from tba.api import resume, start
@@ -92,6 +92,18 @@ def test_settings_that_changed_at_a_resume_are_told(tmp_path: Path, capsys: pyte
     resume(run, {"trainer": {"num_steps": 6}})
     replay_run(run, {"run": {"name": "after", "display": "plain"}})
     assert note in capsys.readouterr().out
+
+
+def test_draws_name_rows_of_the_log_as_pandas_reads_it(whole: Path) -> None:
+    frame = rollouts(whole)
+    draws = [json.loads(line) for line in (whole / "draws.jsonl").read_text().splitlines()]
+    assert [draw["step"] for draw in draws] == list(range(1, 9))
+    for draw, record in zip(draws, records(whole, "train"), strict=True):
+        drawn = [frame.iloc[rows] for rows in draw["rows"]]
+        assert [len(group) for group in drawn] == [4, 4]
+        assert all(group["prompt_id"].nunique() == 1 for group in drawn)
+        assert sum(group["tokens"].map(len).sum() for group in drawn) == record["tokens"]
+        assert sum(group["reward"].sum() for group in drawn) / 8 == pytest.approx(record["reward"])
 
 
 def test_two_replays_are_equal(whole: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_damaged_line_is_named_with_a_way_round_it(tmp_path: Path, line: bytes
 def test_a_lost_step_is_named(tmp_path: Path) -> None:
     write(tmp_path, DRAWS[:1]).close()
     write(tmp_path, DRAWS[2:], first_step=3).close()
-    with pytest.raises(TbaError, match="line 2 of .* is not the draw of step 2"):
+    with pytest.raises(TbaError, match=r"line 2 of .* is not the draw of step 2"):
         read(tmp_path)
 
 

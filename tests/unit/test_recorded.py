@@ -1,4 +1,4 @@
-"""What was drawn can be read again: the buffer's arrival numbers are rows of the rollout log, whatever happens to both."""
+"""What was drawn can be read again: the buffer's arrival numbers are rows of the rollout log."""
 
 from __future__ import annotations
 
