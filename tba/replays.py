@@ -43,7 +43,7 @@ CHANGEABLE = (
 
 
 def replay_config(run: Path, overrides: Mapping[str, Any]) -> Config:
-    """The settings of a replay of this run, in a folder beside it unless another is named."""
+    """The settings of a replay of this run: with a display of its own and a folder beside the run, unless given."""
     refused = [name for name in _named(overrides) if name in setting_names() and not is_changeable(name)]
     if refused:
         raise TbaError(
@@ -51,8 +51,12 @@ def replay_config(run: Path, overrides: Mapping[str, Any]) -> Config:
             "`tba replay --help` lists the settings that can"
         )
     original = run if run.name else run.resolve()
-    place = {"name": f"{original.name}-replay-{time.strftime('%Y%m%d-%H%M%S')}", "root": str(original.parent)}
-    return read_run_config(run, {**overrides, "run": {**place, **overrides.get("run", {})}})
+    own = {
+        "name": f"{original.name}-replay-{time.strftime('%Y%m%d-%H%M%S')}",
+        "root": str(original.parent),
+        "display": "auto",
+    }
+    return read_run_config(run, {**overrides, "run": {**own, **overrides.get("run", {})}})
 
 
 def create_replay(config: Config, of: Path, num_steps: int) -> Path:

@@ -87,10 +87,10 @@ def test_a_replay_repeats_a_run_that_was_interrupted_and_resumed(tmp_path: Path)
 def test_settings_that_changed_at_a_resume_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start(small_config(tmp_path, "run", run=INLINE, trainer={"schedule": "linear", "num_steps": 4})).run
     note = "settings changed when it was resumed"
-    replay_run(run, {"run": {"name": "before", "display": "plain"}})
+    replay_run(run, {"run": {"name": "before"}})
     assert note not in capsys.readouterr().out
     resume(run, {"trainer": {"num_steps": 6}})
-    replay_run(run, {"run": {"name": "after", "display": "plain"}})
+    replay_run(run, {"run": {"name": "after"}})
     assert note in capsys.readouterr().out
 
 
@@ -178,7 +178,7 @@ def test_a_replay_leaves_the_run_as_it_was_and_a_run_of_its_own(
         return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
 
     before = content(whole)
-    words = ["--run.root", str(tmp_path), "--run.name", "own", "--run.display", "plain", "--checkpoint.period", "4"]
+    words = ["--run.root", str(tmp_path), "--run.name", "own", "--checkpoint.period", "4"]
     assert main(["replay", str(whole), *words]) == 0
     assert content(whole) == before
     run = tmp_path / "own"
@@ -229,7 +229,7 @@ def test_ctrl_c_saves_and_ends_the_replay(
         return train_step(trainer, *arguments)
 
     monkeypatch.setattr(Trainer, "train_step", interrupted_at_step_3)
-    assert main(["replay", str(whole), "--run.name", "stopped", "--run.display", "plain"]) == 130
+    assert main(["replay", str(whole), "--run.name", "stopped"]) == 130
     run = whole.parent / "stopped"
     assert "Stopped at step 3 of 8" in capsys.readouterr().out
     assert [r["step"] for r in records(run, "train")] == [1, 2, 3]
