@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tba.activity import Activity
+from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
@@ -71,6 +72,7 @@ def build_trainer(
             config.buffer.capacity, config.buffer.capacity_per_prompt, recent_groups=config.trainer.num_groups
         ),
         log=RolloutLog(run / ROLLOUTS),
+        draws=DrawLog(run),
         weights=weights,
         groups=groups,
         metrics=_metrics(config, run, checkpoint, started),

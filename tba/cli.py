@@ -13,6 +13,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
 
   tba train [CONFIG.toml] [--section.key value …]   train; without a model of yours: the embedded demo
   tba train --resume RUN                            continue a run from its newest checkpoint
+  tba replay RUN [--objective.key value …]          the training side of a run again, on its recorded data
   tba eval MODEL [--task NAME] [--section.key …]    greedy pass@1 and, with --evaluation.num-samples, pass@k
   tba status RUN                                    what each process of a run is doing now
   tba compare RUN RUN … [--plot FILE.png]           summaries side by side; win rate against KL, or accuracy
@@ -83,6 +84,22 @@ def _train(rest: Arguments) -> int:
         print(f"{error.trace}tba: {error}", file=sys.stderr)
         return 1
     return 0 if result.finished else 130
+
+
+def _replay(rest: Arguments) -> int:
+    from tba.config_text import parse_overrides
+
+    run = _take_positional(rest)
+    steps = _take_value(rest, "--steps")
+    if run is None:
+        raise TbaError("name the run to replay: tba replay RUN [--objective.key value …]")
+    if steps is not None and not (steps.isdecimal() and int(steps)):
+        raise TbaError(f"--steps = {steps!r} is no number of steps: give how many of the first steps to replay")
+
+    from tba.launch.replay import replay_run
+
+    finished = replay_run(Path(run), parse_overrides(rest), int(steps) if steps else None)[1]
+    return 0 if finished else 130
 
 
 def _eval(rest: Arguments) -> int:
@@ -206,6 +223,7 @@ def _fetch(rest: Arguments) -> int:
 
 COMMANDS = {
     "train": _train,
+    "replay": _replay,
     "eval": _eval,
     "status": _status,
     "compare": _compare,
@@ -232,6 +250,13 @@ def _help(name: str) -> None:
         print(f"\n{options.options_text(options.KINDS[name])}", end="")
     if name == "eval":
         print("\n  --output FILE    where every answer goes, one JSON record a line; else a file named at the end")
+    if name == "replay":
+        from tba.config_help import settings_text
+        from tba.replays import is_changeable
+
+        print("\n  --steps N        replay the first N steps only, with schedules as they are")
+        print("\nsettings that a replay can change:\n")
+        print(settings_text(is_changeable), end="")
     if name == "bench":
         print(
             "\n  NAME             generation, vllm, training, whole_run, race, publication, growth, draws, scoring"

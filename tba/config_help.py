@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,11 +39,15 @@ def setting_names() -> list[str]:
     return [setting.name for _, _, settings in sections() for setting in settings]
 
 
-def settings_text() -> str:
+def settings_text(is_wanted: Callable[[str], bool] = lambda name: True) -> str:
+    """The settings whose names are wanted, by section."""
     lines = []
     for title, about, settings in sections():
+        wanted = [setting for setting in settings if is_wanted(setting.name)]
+        if not wanted:
+            continue
         lines.append(f"{title}: {about}")
-        for setting in settings:
+        for setting in wanted:
             head = f"  --{setting.name.replace('_', '-')} {setting.type}"
             lines.append(f"{head}  [{setting.default}]" if setting.default else head)
             lines += textwrap.wrap(setting.meaning, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -177,6 +177,12 @@ def _tracker(name: str, run: Path, settings: Mapping[str, Any]) -> Any:
     return module
 
 
+def costs(seconds: float, spent: Mapping[str, float]) -> dict[str, float]:
+    """What a step cost: its own seconds, the process's time so far by activity, and its memory."""
+    so_far = {f"seconds/{kind}": round(total, 4) for kind, total in spent.items()}
+    return {"step_time": round(seconds, 4), "memory_mb": resident_megabytes(), **so_far}
+
+
 def resident_megabytes() -> float:
     """Memory this process holds now; NaN where the system does not tell."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import time
 import tomllib
@@ -15,6 +16,8 @@ from tba.config import EMBEDDED_MODEL, Config, embedded_settings, parse_config, 
 from tba.types import TbaError
 
 CONFIG = "config.toml"
+REPLAY = "replay.json"
+"""In the folder of a replay: of which run, and how many steps."""
 
 
 def create_run(config: Config, *, overwrite: bool) -> Path:
@@ -48,13 +51,24 @@ def locked(run: Path) -> Iterator[None]:
         yield
 
 
-def read_run_config(run: Path) -> Config:
-    return parse_config(_settings(run), {})
+def read_run_config(run: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The settings of a run, with others laid over them. Nothing is written."""
+    return parse_config(_settings(run), overrides or {})
+
+
+def num_replayed_steps(run: Path) -> int | None:
+    """How many steps a replay makes; None if the run is not a replay."""
+    try:
+        return int(json.loads((run / REPLAY).read_text("utf-8"))["num_steps"])
+    except FileNotFoundError:
+        return None
 
 
 def reconfigure_run(run: Path, overrides: Mapping[str, Any]) -> Config:
     """The settings of a run that is resumed, with changes written back. What the data so far rests on stays fixed."""
-    config = parse_config(_settings(run), overrides)
+    if num_replayed_steps(run) is not None:
+        raise TbaError(f"{run} is a replay, which has no Searchers to resume: replay again, or train from its model")
+    config = read_run_config(run, overrides)
     before = read_run_config(run)
     fixed_settings = (
         "model.path",

@@ -13,7 +13,7 @@ from rich.table import Table
 from tba.activity import read_activities
 from tba.metrics import read_metrics
 from tba.progress import evaluation_text
-from tba.runs import read_run_config
+from tba.runs import num_replayed_steps, read_run_config
 from tba.types import TbaError
 
 _WAITING = {
@@ -35,7 +35,8 @@ def show_status(run: Path) -> int:
     steps = [r["step"] for r in records if r["kind"] == "train"]
     evals = [r for r in records if r["kind"] == "eval"]
     alive = {a["process"]: _is_alive(a["pid"]) for a in activities}
-    step, last = (steps[-1] if steps else 0), config.trainer.num_steps
+    replayed = num_replayed_steps(run)
+    step, last = (steps[-1] if steps else 0), replayed or config.trainer.num_steps
     state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
     console = Console(highlight=False)
     held_out = f", held-out {evaluation_text(evals[-1])} at step {evals[-1]['step']}" if evals else ""
@@ -44,7 +45,7 @@ def show_status(run: Path) -> int:
     for activity in activities:
         table.add_row(*_row(activity, alive[activity["process"]]))
     console.print(table)
-    if state == "stopped":
+    if state == "stopped" and replayed is None:
         console.print(f"Resume with: tba train --resume {run}")
     return 1 if state == "stopped" else 0
 

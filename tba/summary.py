@@ -27,11 +27,14 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for record in train:
         counts.update({int(k): v for k, v in record["staleness/counts"].items()})
     waited, published = _shares(train)
+    loss_first, loss_last = first_and_last(train, "loss")
     return {
         **_spans(evals),
         **(_beside_win_rate(evals[-1]) if any("win_rate" in e for e in evals) else {}),
         "reward_first": _mean([r["reward"] for r in search[:REWARD_WINDOW]]),
         "reward_last": _mean([r["reward"] for r in search[-REWARD_WINDOW:]]),
+        "loss_first": loss_first,
+        "loss_last": loss_last,
         "kl_last": next((r["kl"] for r in reversed(search) if r["kl"] is not None), None),
         "steps": train[-1]["step"] if train else 0,
         "wall_seconds": round(wall, 3),
@@ -49,6 +52,13 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "groups_dropped": sum(r["groups_dropped"] for r in search),
         "searchers_restarted": events["searcher_restarted"],
     }
+
+
+def first_and_last(records: Sequence[Mapping[str, Any]], name: str) -> tuple[float | None, float | None]:
+    """Means of a number over the first and the last tenth of the records; None where it was never a number."""
+    values = [record[name] for record in records if record.get(name) is not None]
+    count = max(1, len(values) // 10)
+    return _mean(values[:count]), _mean(values[-count:])
 
 
 def _spans(evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

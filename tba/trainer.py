@@ -19,14 +19,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tba.activity import Activity
 from tba.batch import Batch, collate, micro_batches
+from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
-from tba.buffer.sampling import draw
+from tba.buffer.sampling import Draw, draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
 from tba.lora import adapter_tensors, restore_adapters, save_merged
-from tba.metrics import Metrics, resident_megabytes
+from tba.metrics import Metrics, costs
 from tba.objectives import LogPartition, Loss, Objective
 from tba.optimization import Optimization
 from tba.policy import export_weights, logprobs_and_prompts
@@ -55,6 +56,7 @@ class Trainer:
         log_z: LogPartition | None = None,
         buffer: ReplayBuffer,
         log: RolloutLog,
+        draws: DrawLog,
         weights: WeightPublisher,
         groups: GroupReceiver,
         metrics: Metrics,
@@ -76,6 +78,7 @@ class Trainer:
         self.log_z = log_z
         self.buffer = buffer
         self.log = log
+        self.draws = draws
         self.weights = weights
         self.groups = groups
         self.metrics = metrics
@@ -106,11 +109,11 @@ class Trainer:
             self.fill()
             while self.step < self.config.num_steps and not self._stopping():
                 started = time.monotonic()
-                groups = self.draw()
-                if not groups:
+                drawn = self.draw()
+                if not drawn.groups:
                     break  # asked to stop while it waited for them
-                metrics = self.train_step(groups)
-                self.record(metrics, time.monotonic() - started)
+                metrics = self.train_step(drawn.groups)
+                self.record(drawn, metrics, time.monotonic() - started)
                 if self.step % self.config.sync_period == 0:
                     self.sync()
             self.finish()
@@ -121,7 +124,7 @@ class Trainer:
             while self._num_merged < self.config.first_fill and not self.stop_requested:
                 self.merge(wait=True)
 
-    def draw(self) -> list[Group]:
+    def draw(self) -> Draw:
         """Groups for one step: from the buffer as it is, or, under a staleness limit, once it is fresh enough.
 
         Empty only if it was asked to stop while it waited.
@@ -134,7 +137,7 @@ class Trainer:
                     self.merge(wait=True)
                     self.buffer.evict_before(self.step - limit)
                 if self._num_fresh(limit) < self.config.num_groups:
-                    return []
+                    return Draw([], [])
         with self.activity("draw"):
             return draw(
                 self.buffer,
@@ -181,9 +184,7 @@ class Trainer:
         """Merge what the Searchers have collected, then publish. Checkpoints fall on syncs: a resume starts at one."""
         self.merge()
         self.publish()
-        period = self.checkpoint_config.period
-        if period and self.step // period > max(self._saved, 0) // period:
-            self.save()
+        self.save_if_due()
 
     def merge(self, wait: bool = False) -> None:
         """Groups that have arrived go to the log, then into the buffer; reports go to the metrics."""
@@ -198,22 +199,29 @@ class Trainer:
             self.weights.publish(self.step, export_weights(self.model))
             self._published = self.step
 
-    def record(self, metrics: Mapping[str, Any], seconds: float) -> None:
+    def record(self, drawn: Draw, metrics: Mapping[str, Any], seconds: float) -> None:
+        """Write down what the step just made was trained on, and the numbers that describe it."""
         with self.activity("log"):
-            spent = {f"seconds/{kind}": round(s, 4) for kind, s in self.activity.seconds().items()}
+            self.draws.append(self.step, drawn.rows)
             held = {
                 "buffer/size": len(self.buffer),
                 "buffer/prompts": self.buffer.num_prompts,
                 "buffer/duplicates": self.buffer.num_duplicates,
                 "buffer/evicted": self.buffer.num_evicted,
-                "memory_mb": resident_megabytes(),
             }
-            self.metrics.write("train", self.step, {**metrics, "step_time": round(seconds, 4), **held, **spent})
+            self.metrics.write("train", self.step, {**metrics, **held, **costs(seconds, self.activity.seconds())})
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint if `checkpoint.period` steps have been made since the last one that was due."""
+        period = self.checkpoint_config.period
+        if period and self.step // period > max(self._saved, 0) // period:
+            self.save()
 
     def save(self) -> Checkpoint:
         """Write a checkpoint. The buffer is not in it: a position in the rollout log is."""
         with self.activity("checkpoint", f"step {self.step}"):
             self.log.compact()
+            self.draws.flush()
             state = {
                 "step": self.step,
                 "tokens_trained": self.tokens_trained,
@@ -250,6 +258,7 @@ class Trainer:
         if self.log_z is not None:
             self.log_z.load_state_dict(_take(_LOG_Z, tensors))
         self.optimization.restore(tensors, state["schedule"])
+        self.draws.go_back_to(self.step)
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
         for groups in self.log.read(stop=state["log_position"]):
@@ -273,6 +282,7 @@ class Trainer:
         if finished:
             with self.activity("finish", "waits for the last evaluation"):
                 self._write_reports(self.groups.drain())
+        self.draws.close()
         self.metrics.close()
         write_summary(self.run_path)
 

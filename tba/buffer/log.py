@@ -28,13 +28,12 @@ class RolloutLog:
     """The log in one directory. Only one process may have it open; readers of the Parquet files need no such care."""
 
     def __init__(self, directory: Path) -> None:
-        """TbaError if files are damaged or missing. Creates the directory if there is none."""
+        """TbaError if files are damaged or missing. The first merge creates the directory if there is none."""
         self._directory = directory
         self._files: list[LogFile] = []
         self._last_serials: Serials = {}
         self.num_repeated = 0
         """Groups that were not appended because they had been before."""
-        directory.mkdir(parents=True, exist_ok=True)
         warm_up()
         self._load()
 
@@ -52,6 +51,7 @@ class RolloutLog:
         check_groups(groups)
         new, serials = self._new_among(groups)
         if new:
+            self._directory.mkdir(parents=True, exist_ok=True)
             file = LogFile(self.position, self.position + 1, is_joined=False)
             write(self._directory / file.name, [to_table(file.first, new)], serials)
             self._files.append(file)

@@ -11,6 +11,8 @@ replacement from the same distribution, so that a drawn group always has K.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tba.buffer.gumbel import Floats, Indices, block_top_k, gumbel_max, gumbel_top_k, log_mixture, log_sum_exp
@@ -24,6 +26,14 @@ MAX_ROUNDS = 4
 """Rounds of 2K draws before a list counts as too uneven for that."""
 
 
+class Draw(NamedTuple):
+    """What one step is trained on."""
+
+    groups: list[Group]
+    rows: list[list[int]]
+    """For each group, the arrival number of each trajectory: its row in the rollout log, counted from 0."""
+
+
 def draw(
     buffer: ReplayBuffer,
     *,
@@ -33,14 +43,14 @@ def draw(
     uniform_fraction: float,
     inverse_temperature: float,
     rng: np.random.Generator,
-) -> list[Group]:
+) -> Draw:
     """Groups of exactly `group_size` trajectories. ValueError if the buffer is empty.
 
     The recent branch becomes the whole one when nothing recent is left in the buffer.
     """
     if not len(buffer):
         raise ValueError("cannot draw from an empty buffer")
-    groups = []
+    drawn = Draw([], [])
     for is_recent in rng.random(num_groups) < recent_fraction:
         record = buffer.pick_recent_prompt(rng) if is_recent else None
         if record is not None:
@@ -48,8 +58,9 @@ def draw(
         else:
             record = buffer.pick_prompt(rng)
             places = _draw_whole(record, group_size, uniform_fraction, inverse_temperature, rng)
-        groups.append(_group(record, places))
-    return groups
+        drawn.groups.append(_group(record, places))
+        drawn.rows.append(record.arrivals[places].tolist())
+    return drawn
 
 
 def _draw_recent(record: PromptRecord, first_arrival: int, k: int, rng: np.random.Generator) -> Indices:

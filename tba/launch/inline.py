@@ -58,7 +58,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
 
         weights.on_publish = groups.on_wait = search
         groups.on_drain = end
-        with _stop_on_interrupt(trainer):
+        with stop_on_interrupt(trainer):
             trainer.run()
         return trainer.step >= config.trainer.num_steps
     finally:
@@ -67,7 +67,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
 
 
 @contextmanager
-def _stop_on_interrupt(trainer: Trainer) -> Iterator[None]:
+def stop_on_interrupt(trainer: Trainer) -> Iterator[None]:
     """The first Ctrl-C asks the Trainer to stop in order, the second interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -48,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_what_it_should(whole: Path) -> None:
-    assert {"config.toml", "metrics.jsonl", "summary.json", "rollouts", "checkpoints"} <= {
+    assert {"config.toml", "metrics.jsonl", "draws.jsonl", "summary.json", "rollouts", "checkpoints"} <= {
         p.name for p in whole.iterdir()
     }
     kinds = Counter(r["kind"] for r in records(whole))

@@ -184,7 +184,7 @@ class BufferMatchesModel(RuleBasedStateMachine):
         settings = {"recent_fraction": m, "uniform_fraction": u, "inverse_temperature": 1.0}
         oldest = self.oldest_recent_merge()
         recent = any(p.merge >= oldest for p in self.live())
-        for drawn in draw(self.buffer, num_groups=3, group_size=k, rng=self.rng, **settings):
+        for drawn in draw(self.buffer, num_groups=3, group_size=k, rng=self.rng, **settings).groups:
             candidates = [p for p in self.live() if p.prompt_id == drawn.prompt.id]
             if m == 1 and recent:
                 candidates = [p for p in candidates if p.merge >= oldest]

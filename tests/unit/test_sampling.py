@@ -23,7 +23,7 @@ NUM_DRAWS = 8_000
 def draws(buffer: ReplayBuffer, rng: np.random.Generator | None = None, **settings: Any) -> list[Group]:
     defaults = {"num_groups": 8, "group_size": 2, "recent_fraction": 0.0, "uniform_fraction": 0.5}
     rng = rng or np.random.default_rng(0)
-    return draw(buffer, rng=rng, **{**defaults, "inverse_temperature": 1.0, **settings})
+    return draw(buffer, rng=rng, **{**defaults, "inverse_temperature": 1.0, **settings}).groups
 
 
 def mixture(rewards: list[float], u: float, inverse_temperature: float = 1.0) -> list[float]:

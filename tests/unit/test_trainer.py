@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from tba.activity import Activity
+from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
@@ -43,6 +44,7 @@ def trainer_in(
         log_z=log_z,
         buffer=ReplayBuffer(1_000, 100),
         log=RolloutLog(run / "rollouts"),
+        draws=DrawLog(run),
         weights=InlineWeights(),
         groups=InlineGroups(),
         metrics=Metrics(run),
