@@ -105,7 +105,8 @@ WITHOUT_OTHERS = {
     "metrics": {"types"},
     "schedules": {"config"},
     "optimization": {"config"},
-    "policy": {"attention", "batch", "logits", "types"},
+    "loading": {"types"},
+    "policy": {"attention", "batch", "loading", "logits", "types"},
     "summary": {"metrics"},
     "prompts": {"tasks.base", "types"},
 }
