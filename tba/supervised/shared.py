@@ -18,6 +18,7 @@ import xxhash
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from tba.launch.processes import num_cores, thread_environment
 from tba.supervised.options import Options
@@ -197,7 +198,7 @@ def conclude(options: Options, command: str, values: dict[str, Any]) -> dict[str
     output = Path(options.output)
     summary = {"command": command, **values, "options": options.model_dump(mode="json")}
     (output / SUMMARY).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    table = Table(title=f"{command}: {output}", title_justify="left", show_header=False)
+    table = Table(title=Text(f"{command}: {output}", style="table.title"), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name, value in values.items():
