@@ -77,7 +77,7 @@ def resumed_config(run: Path, overrides: Mapping[str, Any]) -> Config:
         if (getattr(old, key) != getattr(new, key)) if key else old != new:
             raise TbaError(f"{fixed} cannot change when a run is resumed: start a new run")
     if not is_ours:
-        _check_code(run, config, overrides, "name it yourself ({flags}) or copy the run")
+        _check_code(run, config, overrides, "name it yourself ({flags}) or copy the run with cp -r")
     return config
 
 
@@ -101,7 +101,7 @@ def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
         del base["reward"]
     config = parse_config(base, overrides)
     if not is_ours:
-        _check_code(run, config, overrides, "name it yourself ({flags}), name a --task instead, or copy the run")
+        _check_code(run, config, overrides, "name it yourself ({flags}), name a --task, or copy the run with cp -r")
     return config
 
 

@@ -162,7 +162,7 @@ def load_classifier(path: str, seed: int) -> tuple[PreTrainedModel, PreTrainedTo
     set_seed(seed)  # the new output layer is random
     what = f"model {path!r}"
     with told_in_one_line(f"{what} cannot be loaded"):
-        model = load_weights(AutoModelForSequenceClassification, path, what, may_be_new=is_new_head, num_labels=1)
+        model: Any = load_weights(AutoModelForSequenceClassification, path, what, may_be_new=is_new_head, num_labels=1)
     if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
         other = tokenizer.unk_token
         if other is not None and other not in (tokenizer.eos_token, tokenizer.bos_token):
