@@ -10,12 +10,13 @@ from typing import Any
 
 import xxhash
 
-from tba.checkpoint import Checkpoint, find_checkpoint, list_checkpoints
+from tba.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to_resume
 from tba.config import Config, embedded_settings, parse_config
 from tba.display import Display
 from tba.launch import launch
 from tba.launch.preflight import check
-from tba.runs import create_run, locked, reconfigure_run
+from tba.run_folder import locked, new_run
+from tba.runs import read_run_config, resumed_config, write_run_config
 from tba.types import TbaError
 
 Reward = str | Callable[..., Any]
@@ -67,23 +68,31 @@ def train(
 
 def start(config: Config, *, overwrite: bool = False) -> Result:
     check(config)
-    return _launch(config, create_run(config, overwrite=overwrite), None)
+    with new_run(config, overwrite=overwrite) as run:
+        return _launch(config, run, None)
 
 
 def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Result:
-    """Continue a run from its newest checkpoint, or from the checkpoint named."""
-    run, checkpoint = find_checkpoint(Path(path))
-    config = reconfigure_run(run, overrides or {})
-    if checkpoint.step >= config.trainer.num_steps:
-        raise TbaError(
-            f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
-        )
-    check(config)
-    return _launch(config, run, checkpoint)
+    """Continue a run from its newest checkpoint, or from the checkpoint named.
+
+    Overrides are written into the run once nothing speaks against going on; a resume that is refused changes nothing.
+    """
+    with locked(run_to_resume(Path(path))):
+        run, checkpoint = find_checkpoint(Path(path))
+        config = resumed_config(run, overrides or {})
+        if checkpoint.step >= config.trainer.num_steps:
+            raise TbaError(
+                f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
+            )
+        check(config)
+        if config != read_run_config(run):
+            write_run_config(run, config)
+        return _launch(config, run, checkpoint)
 
 
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
-    with locked(run), Display(config, run) as display:
+    """The caller holds the run's lock."""
+    with Display(config, run) as display:
         finished = launch(config, run, checkpoint, display.tick)
         display.conclude(finished)
     return Result(run, finished)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # checkpoints are found and checked in processes that never l
     from torch import Tensor
 
 FOLDER = "checkpoints"
+_STEP = re.compile(r"step-\d+")
 _MANIFEST = "state/manifest.json"
 _CHUNK = 1 << 24
 
@@ -51,9 +52,11 @@ class Checkpoint:
     def damage(self) -> str | None:
         """What is wrong with it, or None if every file is there with the bytes that were written."""
         try:
-            manifest: dict[str, str] = json.loads((self.path / _MANIFEST).read_text("utf-8"))
+            manifest = json.loads((self.path / _MANIFEST).read_text("utf-8"))
         except (OSError, ValueError):
             return f"{_MANIFEST} is missing or unreadable"
+        if not isinstance(manifest, dict) or not manifest:
+            return f"{_MANIFEST} lists no files"
         for name, digest in manifest.items():
             try:
                 found = _digest(self.path / name)
@@ -113,28 +116,46 @@ def save_checkpoint(
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
     """Complete checkpoints of a run, oldest first (a half-written one has another name)."""
-    paths = [path for path in (run / FOLDER).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    paths = [path for path in (run / FOLDER).glob("step-*") if _STEP.fullmatch(path.name)]
     return sorted((Checkpoint(path) for path in paths), key=lambda checkpoint: checkpoint.step)
 
 
-def find_checkpoint(path: Path) -> tuple[Path, Checkpoint]:
-    """The run and the checkpoint that `--resume PATH` means: a run's newest, or the one named. Checked for damage."""
-    if re.fullmatch(r"step-\d+", path.name) and path.parent.name == FOLDER:
-        run, wanted = path.parent.parent, Checkpoint(path)
+def run_of_model(model: Path) -> Path | None:
+    """The run that a model is a checkpoint of, which is `RUN/checkpoints/step-N/model` and no other place below RUN."""
+    path = model.resolve()
+    if len(path.parents) < 3 or path.name != "model" or not _STEP.fullmatch(path.parent.name) or not path.is_dir():
+        return None
+    run = path.parents[2]
+    return run if path.parents[1].name == FOLDER and (run / "config.toml").is_file() else None
+
+
+def run_to_resume(path: Path) -> Path:
+    """The run that `--resume PATH` means, by a look that changes nothing. TbaError if it has nothing to resume from."""
+    if _is_checkpoint(path):
+        run = path.parent.parent
         if not path.is_dir():
             raise TbaError(f"there is no checkpoint at {path}")
     else:
         run = path
-        if not (run / "config.toml").is_file():
-            raise TbaError(f"{path} is not a run: there is no config.toml in it")
-        found = list_checkpoints(run)
-        if not found:
-            raise TbaError(f"{path} has no checkpoint to resume from: start it again with --overwrite")
-        wanted = found[-1]
+    if not (run / "config.toml").is_file():
+        raise TbaError(f"{run} is not a run: there is no config.toml in it")
+    if not list_checkpoints(run):
+        raise TbaError(f"{run} has no checkpoint to resume from: start it again with --overwrite")
+    return run
+
+
+def find_checkpoint(path: Path) -> tuple[Path, Checkpoint]:
+    """The run and the checkpoint that `--resume PATH` means: a run's newest, or the one named. Checked for damage."""
+    run = run_to_resume(path)
+    wanted = Checkpoint(path) if _is_checkpoint(path) else list_checkpoints(run)[-1]
     damage = wanted.damage()
     if damage is not None:
         raise TbaError(f"checkpoint {wanted.path} is damaged ({damage}); {_offer(run, wanted)}")
     return run, wanted
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return bool(_STEP.fullmatch(path.name)) and path.parent.name == FOLDER
 
 
 def _offer(run: Path, damaged: Checkpoint) -> str:

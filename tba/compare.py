@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from tba.metrics import JUDGED_BY, judged_by, read_metrics
 from tba.plots import Curves, draw_curves, draw_front
@@ -33,10 +34,10 @@ class Point:
 def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
     summaries = [_read(run) for run in runs]
     names = _names(runs)
-    table = Table("", *names)
+    table = Table("", *(Column(Text(name)) for name in names))
     for key in dict.fromkeys(key for summary in summaries for key in summary):
         if any(summary.get(key) is not None for summary in summaries):
-            table.add_row(key, *(_cell(summary.get(key)) for summary in summaries))
+            table.add_row(Text(key), *(_cell(summary.get(key)) for summary in summaries))
     console = Console(highlight=False)
     console.print(table)
     records = {name: read_metrics(run) for name, run in zip(names, runs, strict=True)}
@@ -51,7 +52,7 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
         draw_curves({name: _curves(found) for name, found in records.items()}, plot)
     else:
         raise TbaError("nothing to draw yet: none of these runs has an evaluation or a report of a Searcher")
-    console.print(f"drawn: {plot}")
+    console.print(f"drawn: {plot}", markup=False)
 
 
 def points_of(name: str, evals: Sequence[dict[str, Any]]) -> list[Point]:
@@ -101,7 +102,7 @@ def _front_table(points: Sequence[Point]) -> Table:
         error = "" if p.win_rate_se is None else f" ± {p.win_rate_se:.3f}"
         mark = "*" if p in front else ""
         lengths = ("–" if value is None else f"{value:.0f}" for value in (p.length, p.reference_length))
-        table.add_row(p.run, str(p.step), f"{p.kl:.3f}", f"{p.win_rate:.3f}{error}", *lengths, mark)
+        table.add_row(Text(p.run), str(p.step), f"{p.kl:.3f}", f"{p.win_rate:.3f}{error}", *lengths, mark)
     return table
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -47,7 +46,7 @@ class Display:
     def __enter__(self) -> Display:
         if self._mode == "none":
             return self
-        self._console.print(f"[bold]tba[/] · {self._run} · {headline(self._config)}")
+        self._console.print(Text.assemble(("tba", "bold"), f" · {self._run} · {headline(self._config)}"))
         if self._mode == "live":
             self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -83,10 +82,10 @@ class Display:
         if summary.exists() and self._progress.step:
             self._console.print(end_table(json.loads(summary.read_text("utf-8")), self._run))
         if not finished:
-            how = f"Resume with: [bold]tba train --resume {self._run}[/]"
+            how = Text.assemble("Resume with: ", (f"tba train --resume {self._run}", "bold"))
             if not list_checkpoints(self._run):
-                how = "There is no checkpoint yet: start again with --overwrite."
-            self._console.print(f"Stopped at step {self._progress.step}. {how}")
+                how = Text("There is no checkpoint yet: start again with --overwrite.")
+            self._console.print(Text.assemble(f"Stopped at step {self._progress.step}. ", how))
 
     def _tick(self) -> None:
         news = self._progress.update()
@@ -100,7 +99,7 @@ class Display:
             self._live.update(self._panel())
         elif time.monotonic() - self._last_line > _PLAIN_SECONDS:
             self._last_line = time.monotonic()
-            self._console.print(_plain_line(self._progress) if self._progress.train else self._starting())
+            self._console.print(_plain_line(self._progress) if self._progress.train else Text(self._starting()))
 
     def _panel(self) -> RenderableType:
         return panel(self._progress, self._starting() if not self._progress.train else "")
@@ -180,15 +179,14 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def told(record: dict[str, Any]) -> str | None:
+def told(record: dict[str, Any]) -> Text | None:
     if record["kind"] == "eval":
-        return f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record)}"
+        return Text(f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record)}")
     if record["event"] in _QUIET_EVENTS:
         return None
-    if "message" in record:
-        return f"[yellow]{record['event'].replace('_', ' ')}[/]: {escape(record['message'])}"
     rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
-    return f"[yellow]{record['event'].replace('_', ' ')}[/]: " + ", ".join(f"{k} {v}" for k, v in rest.items())
+    message = record.get("message") or ", ".join(f"{k} {v}" for k, v in rest.items())
+    return Text.assemble((record["event"].replace("_", " "), "yellow"), f": {message}")
 
 
 def end_table(summary: dict[str, Any], run: Path) -> Table:
@@ -228,13 +226,13 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
     )
     if summary["rewards_failed"]:
         table.add_row("rewards that failed", f"{summary['rewards_failed']} (events in metrics.jsonl)")
-    table.add_row("the run", str(run))
+    table.add_row("the run", Text(str(run)))
     checkpoints = list_checkpoints(run)
     if checkpoints:
-        table.add_row("its model", str(checkpoints[-1].model))
+        table.add_row("its model", Text(str(checkpoints[-1].model)))
         more = " --evaluation.num-samples 16" if name == "accuracy" else ""
-        table.add_row("try next", f"tba eval {checkpoints[-1].model}{more}")
-    table.add_row("", f"tensorboard --logdir {run}")
+        table.add_row("try next", Text(f"tba eval {checkpoints[-1].model}{more}"))
+    table.add_row("", Text(f"tensorboard --logdir {run}"))
     return table
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from tba.attention import SHARED_PROMPT, PackedGroups, ResponseBlock, supports_shared_prompt
 from tba.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
+from tba.loading import load_weights, told_in_one_line
 from tba.logits import target_logprobs
 from tba.types import TbaError, TokenLogprobs
 
@@ -41,15 +41,14 @@ def model_directory(path: str) -> str:
 def load_model(
     path: str, *, attention: str = "auto", trust_remote_code: bool = False, setting: str = "model"
 ) -> PreTrainedModel:
-    """A causal LM in float32, in evaluation mode (no dropout: trajectory balance needs one density)."""
-    source = model_directory(path)
-    try:
+    """A causal LM in float32, in evaluation mode (no dropout: trajectory balance needs one density).
+
+    TbaError if any of its weights is not in its files: each process would make up its own.
+    """
+    source, what = model_directory(path), f"{setting} {path!r}"
+    with told_in_one_line(f"{what} cannot be loaded"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise TbaError(f"{setting} {path!r} cannot be loaded: {_first_line(error)}") from error
+        model = load_weights(AutoModelForCausalLM, source, what, config=config, trust_remote_code=trust_remote_code)
     if getattr(model, "_is_stateful", False):
         raise TbaError(f"model {path!r} ({type(model).__name__}) keeps recurrent state, which no engine here supports")
     shared = supports_shared_prompt(type(model), config)
@@ -57,17 +56,14 @@ def load_model(
         raise TbaError(f"model.attention = 'shared' does not fit {type(model).__name__}: use 'padded' or 'auto'")
     if attention != "padded" and shared:
         model.set_attn_implementation(SHARED_PROMPT)
-    model.eval()
     return model
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    try:
+    with told_in_one_line(f"no tokenizer for model {path!r}"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             model_directory(path), trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError) as error:
-        raise TbaError(f"no tokenizer for model {path!r}: {_first_line(error)}") from error
     return tokenizer
 
 
@@ -240,7 +236,3 @@ def import_weights(model: PreTrainedModel, tensors: Mapping[str, NDArray[np.uint
 def _as_bytes(parameter: nn.Parameter) -> NDArray[np.uint8]:
     flat = parameter.detach().cpu().contiguous().view(-1)
     return flat.view(torch.uint8).numpy()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from tba.config import Config
 from tba.config_help import setting_names
 from tba.config_text import expand
-from tba.runs import REPLAY, create_run, read_run_config
+from tba.run_folder import new_run
+from tba.runs import REPLAY, replayed_config
 from tba.types import TbaError
 
 CHANGEABLE = (
@@ -56,17 +58,19 @@ def replay_config(run: Path, overrides: Mapping[str, Any]) -> Config:
         "root": str(original.parent),
         "display": "auto",
     }
-    return read_run_config(run, {**overrides, "run": {**own, **overrides.get("run", {})}})
+    return replayed_config(run, {**overrides, "run": {**own, **overrides.get("run", {})}})
 
 
-def create_replay(config: Config, of: Path, num_steps: int) -> Path:
-    """Make the folder of a replay. It says which run it repeats, and how many of its steps."""
+@contextmanager
+def new_replay(config: Config, of: Path, num_steps: int) -> Iterator[Path]:
+    """Make the folder of a replay and hold it until the end of the block. It says which run it repeats, and how many of
+    its steps."""
     target = Path(config.run.root) / config.run.name
     if target.exists():
         raise TbaError(f"{target} exists already: choose another --run.name for the replay")
-    run = create_run(config, overwrite=False)
-    (run / REPLAY).write_text(json.dumps({"of": str(of), "num_steps": num_steps}) + "\n", "utf-8")
-    return run
+    with new_run(config, overwrite=False) as run:
+        (run / REPLAY).write_text(json.dumps({"of": str(of), "num_steps": num_steps}) + "\n", "utf-8")
+        yield run
 
 
 def is_changeable(name: str) -> bool:

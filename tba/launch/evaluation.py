@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from tba.config import Config
 from tba.launch.preflight import check
@@ -46,7 +47,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     console.print(_table(f"{config.model.path} on {task.name}", result.values))
     if any(map(_is_part, result.values)):
         console.print(_breakdown_table(result.values))
-    console.print(f"every answer is in {output}", soft_wrap=True)
+    console.print(f"every answer is in {output}", soft_wrap=True, markup=False)
     return result.values
 
 
@@ -68,7 +69,7 @@ def follow(bar: Progress, what: str, total: int) -> Callable[[int], None]:
 
 
 def _table(title: str, values: dict[str, Any]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=Text(title, style="table.title"), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name in values:
@@ -81,7 +82,7 @@ def _breakdown_table(values: dict[str, Any]) -> Table:
     table = Table("accuracy by", "prompts", "accuracy", title="broken down", title_justify="left")
     for name in values:
         if _is_part(name) and not name.endswith(("_se", "_n")):
-            table.add_row(name.removeprefix("accuracy/"), str(values[f"{name}_n"]), _with_error(values, name))
+            table.add_row(Text(name.removeprefix("accuracy/")), str(values[f"{name}_n"]), _with_error(values, name))
     return table
 
 

@@ -10,9 +10,7 @@ import json
 import multiprocessing
 import os
 import secrets
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from typing import Any
 from tba.activity import FOLDER, read_activities
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.launch.meeting import meeting_folder, published_bytes
 from tba.launch.processes import (
     USER_ERROR,
     Place,
@@ -44,7 +43,9 @@ _spawn = multiprocessing.get_context("spawn")
 
 def run_local(config: Config, run: Path, checkpoint: Checkpoint | None, tick: Callable[[], None]) -> bool:
     """Run to the end, or until interrupted. True if it reached the last step. `tick` is called a few times a second."""
-    with _meeting_folder() as meeting:
+    # Adapters are small; what they take is not looked up.
+    num_bytes = 0 if config.model.lora_rank else published_bytes(Path(config.model.path))
+    with meeting_folder(num_bytes) as meeting:
         return LocalRun(config, run, checkpoint, meeting).watch(tick)
 
 
@@ -228,32 +229,6 @@ def searcher_main(place: Place, index: int, incarnation: int) -> None:
         sender.close()
 
     run_process(f"searcher-{index}", place, body)
-
-
-@contextmanager
-def _meeting_folder() -> Iterator[Path]:
-    """A private folder in memory, where there is such a thing; the process id in its name tells leftovers apart."""
-    shm = Path("/dev/shm")
-    root = shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
-    for leftover in root.glob("tba-*-*"):
-        owner = leftover.name.split("-")[1]
-        if owner.isdigit() and not _is_running(int(owner)):
-            shutil.rmtree(leftover, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"tba-{os.getpid()}-", dir=root))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _next_incarnation(run: Path, index: int) -> int:

@@ -27,8 +27,7 @@ from tba.launch.evaluation import follow
 from tba.launch.preflight import check_model
 from tba.launch.processes import num_cores, thread_environment
 from tba.metrics import costs, read_metrics
-from tba.replays import create_replay, replay_config
-from tba.runs import locked
+from tba.replays import new_replay, replay_config
 from tba.summary import first_and_last
 from tba.types import Group, TbaError
 
@@ -49,10 +48,9 @@ def replay_run(of: Path, overrides: Mapping[str, Any], num_steps: int | None = N
         num_steps = config.trainer.num_steps
     draws = read_draws(of, num_steps)
     check_model(config.model.path, config.model.trust_remote_code)
-    run = create_replay(config, of, len(draws))
-    console = Console(highlight=False, quiet=config.run.display == "none")
-    console.print(f"[bold]tba[/] · {run} · replays {len(draws)} steps of {of}", soft_wrap=True)
-    with locked(run), _nothing_left_of_no_step(run):
+    console = Console(highlight=False, markup=False, quiet=config.run.display == "none")
+    with new_replay(config, of, len(draws)) as run, _nothing_left_of_no_step(run):
+        console.print(f"tba · {run} · replays {len(draws)} steps of {of}", soft_wrap=True)
         step = _replay(config, run, of, draws, console)
     recorded, replayed = _train_records(of)[:step], _train_records(run)
     _tell(console, recorded, replayed)

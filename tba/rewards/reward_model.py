@@ -138,9 +138,11 @@ def _read_config(path: str) -> Mapping[str, Any]:
     file = Path(path).expanduser() / "config.json"
     if file.is_file():
         try:
-            config: dict[str, Any] = json.loads(file.read_text("utf-8"))
+            config = json.loads(file.read_text("utf-8"))
         except ValueError as error:
             raise TbaError(f"{file} is not valid JSON: {error}") from None
+        if not isinstance(config, dict):
+            raise TbaError(f"{file} is no configuration of a model: it holds a {type(config).__name__}, not an object")
         return config
     if file.parent.exists():
         raise TbaError(f"reward model {path!r} is no Hugging Face model folder: there is no config.json in it")

@@ -18,6 +18,7 @@ import xxhash
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from tba.extras import install_hint
 from tba.launch.processes import num_cores, thread_environment
@@ -153,24 +154,16 @@ def load_classifier(path: str, seed: int) -> tuple[PreTrainedModel, PreTrainedTo
 
     Classifiers of decoders read the last token that is not padding. Where padding and end are one, that is not the end.
     """
-    import torch
     from transformers import AutoModelForSequenceClassification, set_seed
-    from transformers.utils import logging
 
+    from tba.loading import is_new_head, load_weights, told_in_one_line
     from tba.policy import load_tokenizer
 
     tokenizer = load_tokenizer(path)
     set_seed(seed)  # the new output layer is random
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # that it is new is the point, not a fault
-    try:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            path, num_labels=1, dtype=torch.float32, ignore_mismatched_sizes=True
-        )
-    except (OSError, ValueError) as error:
-        raise TbaError(f"model {path!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
-    finally:
-        logging.set_verbosity(verbosity)
+    what = f"model {path!r}"
+    with told_in_one_line(f"{what} cannot be loaded"):
+        model: Any = load_weights(AutoModelForSequenceClassification, path, what, may_be_new=is_new_head, num_labels=1)
     if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
         other = tokenizer.unk_token
         if other is not None and other not in (tokenizer.eos_token, tokenizer.bos_token):
@@ -206,7 +199,7 @@ def conclude(options: Options, command: str, values: dict[str, Any]) -> dict[str
     output = Path(options.output)
     summary = {"command": command, **values, "options": options.model_dump(mode="json")}
     (output / SUMMARY).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    table = Table(title=f"{command}: {output}", title_justify="left", show_header=False)
+    table = Table(title=Text(f"{command}: {output}", style="table.title"), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name, value in values.items():

@@ -167,6 +167,13 @@ def test_every_file_is_guarded(tmp_path: Path, file: str) -> None:
     assert checkpoint.damage() is None
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "5", "{}"])
+def test_a_manifest_that_lists_nothing_vouches_for_nothing(tmp_path: Path, content: str) -> None:
+    checkpoint = save(tmp_path, 1)
+    (checkpoint.path / "state/manifest.json").write_text(content)
+    assert checkpoint.damage() == "state/manifest.json lists no files"
+
+
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff"])
 def test_a_checkpoint_without_a_manifest_is_damaged(tmp_path: Path, content: bytes | None) -> None:
     checkpoint = save(tmp_path, 1)
