@@ -107,7 +107,9 @@ WITHOUT_OTHERS = {
     "optimization": {"config"},
     "policy": {"attention", "batch", "logits", "types"},
     "summary": {"metrics"},
-    "prompts": {"tasks.base", "types"},
+    "seeds": set(),
+    "prompts": {"seeds", "tasks.base", "types"},
+    "exploration": {"seeds"},
 }
 
 
@@ -194,6 +196,7 @@ LIGHT = (
     "compare",
     "summary",
     "schedules",
+    "seeds",
     "runs",
     "launch.local",
     "launch.processes",

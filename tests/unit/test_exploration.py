@@ -37,6 +37,16 @@ def test_it_continues_from_its_state() -> None:
     assert [one.draw() for _ in range(20)] == [other.draw() for _ in range(20)]
 
 
+def test_a_checkpoint_holds_the_state_of_numpys_generator() -> None:
+    """The format of checkpoints that exist."""
+    numbers = np.random.default_rng(4)
+    exploration = Exploration(1.0, 0.0, 1.0, [1])
+    exploration.restore(numbers.bit_generator.state)
+    drawn = [exploration.draw() for _ in range(5)]
+    assert drawn == numbers.random(10)[1::2].tolist(), "each draw takes one number to decide, and one for the value"
+    assert exploration.state() == numbers.bit_generator.state
+
+
 def test_the_range_is_checked() -> None:
     with pytest.raises(ValueError, match=r"searcher\.temperature_low is above"):
         SearcherConfig(temperature_low=2.0, temperature_high=1.0)
