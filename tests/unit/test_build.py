@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from tba.build import _share_of_a_period, build_scorer, build_task
 from tba.config import Config, load_config
 from tba.encoding import encoder
-from tba.metrics import Metrics, ModuleSink
 from tba.policy import load_model, load_tokenizer
 from tba.tasks import load_task
 from tba.types import TbaError
@@ -80,29 +77,3 @@ def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
     assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
     named = Config.embedded(reward={"functions": ["a:b"]})
     assert build_scorer(named, load_task(named.task, encode)).functions == ("a:b",)
-
-
-def test_trackers_get_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B and trackio are called the same way; a module with their three functions stands in."""
-    calls: list[tuple[str, Any]] = []
-    fake = ModuleType("trackio")
-    fake.init = lambda **options: calls.append(("init", options["name"]))  # type: ignore[attr-defined]
-    fake.log = lambda values, step: calls.append(("log", (step, values)))  # type: ignore[attr-defined]
-    fake.finish = lambda: calls.append(("finish", None))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    metrics = Metrics(tmp_path, sinks=[ModuleSink("trackio", tmp_path, {})])
-    metrics.write("train", 3, {"reward": 0.5, "counts": {"1": 2}})
-    metrics.write("eval", 4, {"accuracy": 1.0})
-    metrics.close()
-    assert calls == [
-        ("init", tmp_path.name),
-        ("log", (3, {"reward": 0.5})),
-        ("log", (4, {"eval/accuracy": 1.0})),
-        ("finish", None),
-    ]
-
-
-def test_a_tracker_that_is_not_installed_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(TbaError, match=r"tba\[wandb\]"):
-        ModuleSink("wandb", tmp_path, {})

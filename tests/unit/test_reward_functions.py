@@ -105,7 +105,7 @@ def test_a_required_column_must_be_there():
         check_columns(spec("strict"), ["solution"])
 
 
-def test_names_for_metrics():
+def test_functions_have_names_for_metrics():
     assert name_of(resolve(spec("length"))) == "length"
     assert name_of(resolve(spec("doubled"))) == "scaled"
     assert name_of(functools.partial(functools.partial(resolve(spec("tripled"))))) == "Weighted"
