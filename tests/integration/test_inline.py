@@ -92,8 +92,8 @@ def test_search_records_do_not_depend_on_the_clock(tmp_path: Path, monkeypatch: 
 
 
 def test_kl_is_0_while_the_policy_is_the_reference_and_not_afterwards(whole: Path) -> None:
-    """But for rounding. By the usual bound, a sum of 128 products in float32 has a relative error of at most 128 × 2⁻²⁴;
-    the model is 128 wide and its logits are below 16. Either pass may be off by that much for every token."""
+    """But for rounding. By the usual bound, a sum of 128 products in float32 has a relative error below 128 × 2⁻²⁴; the
+    model is 128 wide and its logits are below 16. Either pass may be off by that much for every token."""
     search = records(whole, "search")
     first, last = ([r for r in search if r["version"] == version] for version in (0, 6))
     assert {r["source"] for r in first} == {r["source"] for r in last} == {"searcher-0", "searcher-1"}
