@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -37,6 +36,7 @@ from tba.rewards.functions import RewardSpec
 from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
+from tba.seeds import Purpose, integer
 from tba.tasks import load_task
 from tba.tasks.base import Problem, Task
 from tba.trainer import Trainer
@@ -103,7 +103,7 @@ def build_searcher(
     groups: GroupSender,
 ) -> Searcher:
     """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
-    seed = [config.run.seed, 2, index, incarnation]
+    seed = (config.run.seed, index, incarnation)
     tokenizer = _tokenizer(config)
     model = _policy(config, config.model.path)
     task = build_task(config, tokenizer, model)
@@ -112,7 +112,7 @@ def build_searcher(
         groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
     scorer = build_scorer(config, task)
     scorer.begin()
-    engine = _engine(config, model, tokenizer, seed)
+    engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed))
     reference = _reference_model(config, config.model.path)
     scorer.start()
     evaluator = None
@@ -200,18 +200,18 @@ def _gold_scorer(config: Config, path: str) -> Scorer:
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
     """An engine on its own, for evaluation."""
     model, tokenizer = _load(config, config.model.path), _tokenizer(config)
-    return _engine(config, model, tokenizer, [config.run.seed, 3]), tokenizer, model
+    return _engine(config, model, tokenizer, integer(Purpose.EVALUATED_RESPONSES, config.run.seed)), tokenizer, model
 
 
 def _engine(
-    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: Sequence[int]
+    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> TransformersEngine:
     return TransformersEngine(
         model,
         tokenizer,
         temperature=config.engine.temperature,
         max_new_tokens=config.engine.max_new_tokens,
-        seed=_one_seed(seed),
+        seed=seed,
         bf16=config.model.precision == "bfloat16",
         precision=config.engine.precision,
         stop_text=config.engine.stop_text,
@@ -241,7 +241,7 @@ def build_evaluator(
                 num_attacks=settings.num_attacks,
                 attacks_per_request=config.searcher.num_responses,
                 embed=Embedder(settings.embedding_model) if settings.embedding_model else None,
-                seed=_one_seed([config.run.seed, 5]),
+                seed=integer(Purpose.RESAMPLING, config.run.seed),
             )
         case _:
             return AccuracyEvaluator(
@@ -323,7 +323,7 @@ def _policy(config: Config, path: str) -> PreTrainedModel:
             rank=config.model.lora_rank,
             alpha=config.model.lora_alpha,
             targets=config.model.lora_targets,
-            seed=_one_seed([config.run.seed, 4]),
+            seed=integer(Purpose.ADAPTERS, config.run.seed),
         )
     return model
 
@@ -355,8 +355,3 @@ def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: 
         sinks.append(TrackioSink(run, settings))
     before = checkpoint.state()["elapsed"] if checkpoint else 0.0
     return Metrics(run, elapsed=before + time.time() - started, sinks=sinks)
-
-
-def _one_seed(parts: Sequence[int]) -> int:
-    """Several numbers to one 63-bit seed, without collisions between neighbours."""
-    return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)

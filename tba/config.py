@@ -263,8 +263,10 @@ class TrainerConfig(Section):
     """AdamW second-moment decay."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
-    micro_batch_tokens: int = Field(16_384, ge=1)
-    """Tokens in one forward and backward pass. A group is never split, so one larger group goes alone."""
+    micro_batch_tokens: int = Field(2_048, ge=1)
+    """Tokens in one forward and backward pass, which decide how much memory it takes: about 2 MB for each token with a
+    model of 135M parameters. A group is never split, so a larger group makes a pass of its own. Passes of the reference
+    model in Searchers have the same limit."""
 
     @property
     def staleness_limit(self) -> int | None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from tba.seeds import Purpose, generator
 
 
 class Exploration:
     """With probability `fraction` a batch is sampled at a temperature drawn from U(low, high).
 
     Trajectory balance allows any sampler. Log-probabilities are still trained at the policy's own temperature.
+    `seed`: the run's, and numbers that no other Searcher has.
     """
 
     def __init__(self, fraction: float, low: float, high: float, seed: Sequence[int]) -> None:
         self._fraction, self._low, self._high = fraction, low, high
-        self._rng = np.random.default_rng([*seed, 1])
+        self._rng = generator(Purpose.EXPLORATION, *seed)
 
     def draw(self) -> float | None:
         """The temperature of the next batch; None: the policy's own."""

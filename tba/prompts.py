@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tba.seeds import Purpose, generator
 from tba.tasks.base import Problem
 
 
@@ -13,7 +14,8 @@ class PromptStream:
     """All training problems, shuffled anew each epoch, endlessly.
 
     Every Searcher walks all of them in an order of its own: no prompt belongs to a Searcher, so none is lost with one.
-    The order of an epoch follows from the seed, so the state is two numbers.
+    The order of an epoch follows from the seed (the run's, and numbers that no other Searcher has), so the state is two
+    numbers.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: Sequence[int]) -> None:
@@ -42,4 +44,4 @@ class PromptStream:
     def _start(self, epoch: int, cursor: int) -> None:
         self._epoch, self._cursor = epoch, cursor
         if epoch >= 0:
-            self._order = np.random.default_rng([*self._seed, epoch]).permutation(len(self._problems))
+            self._order = generator(Purpose.PROMPT_ORDER, *self._seed, epoch).permutation(len(self._problems))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from tba.types import Response, TokenLogprobs
 class SearchTally:
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
+        self._given: dict[str, list[float]] = {}
+        """What each function gave, without the responses it failed on or did not apply to."""
         self._reported: dict[str, list[float]] = defaultdict(list)
         self._since = time.monotonic()
 
@@ -52,7 +55,7 @@ class SearchTally:
                 r.logprob - float(view.sum(dtype=np.float64)) for r, view in zip(responses, reference, strict=True)
             )
         for name, values in zip(reward_names, zip(*scores.parts, strict=True), strict=True):
-            sums[f"rewards/{name}"] += float(np.nansum(values))
+            self._given.setdefault(name, []).extend(value for value in values if not math.isnan(value))
         for name, value in scores.metrics.items():
             self._reported[name].append(value)
 
@@ -76,6 +79,9 @@ class SearchTally:
             "completions/mean_length": sums["tokens"] / responses,
             "completions/clipped_ratio": 1 - sums["finished"] / responses,
             **{f"rewards/{name}": sum(values) / len(values) for name, values in self._reported.items()},
-            **{f"{name}/mean": total / scored for name, total in sums.items() if name.startswith("rewards/")},
+            **{
+                f"rewards/{name}/mean": sum(given) / len(given) if given else None
+                for name, given in self._given.items()
+            },
             **{f"seconds/{kind}": round(seconds, 3) for kind, seconds in spent.items()},
         }

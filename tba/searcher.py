@@ -111,10 +111,14 @@ class Searcher:
                     time.sleep(_POLL_SECONDS)
             else:
                 self.search()
+                self._report()
         self.finish()
 
     def run_round(self) -> None:
-        """One version's worth of exploration, to its end: the inline launcher's turn of this Searcher."""
+        """One version's worth of exploration, to its end: the inline launcher's turn of this Searcher.
+
+        It makes one report, so that records do not depend on the clock.
+        """
         self._handed_up = 0
         self.take_weights()
         while self.budget is not None and self._handed_up < self.budget:
@@ -153,7 +157,6 @@ class Searcher:
         while self._pending and (self.scorer.ready() or self._should_wait_for_scores()):
             self._hand_up(self._pending.popleft())
         self._tell_of_slow_rewards()
-        self._report()
 
     def _should_wait_for_scores(self) -> bool:
         """Scores that are slow in coming arrive during later generations. But when more than this batch waits for a

@@ -29,12 +29,14 @@ def step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group],
     advantage_GK = torch.cat([loss.advantage_GK for _, loss in results])
     staleness_GK = version - torch.cat([batch.version_GK for batch, _ in results])
     lengths = [len(t.response) for group in groups for t in group.trajectories]
-    spread_G = reward_GK.std(dim=1)
+    # In double precision and by comparison: in single precision, equal rewards have a spread of rounding errors.
+    spread_G = reward_GK.double().std(dim=1)
+    equal_G = (reward_GK == reward_GK[:, :1]).all(dim=1)
     return {
         "loss": sum(w * float(loss.value.detach()) for w, (_, loss) in zip(weights, results, strict=True)),
         "reward": float(reward_GK.mean()),
         "reward_std": float(spread_G.mean()),
-        "frac_reward_zero_std": float((spread_G < 1e-8).float().mean()),
+        "frac_reward_zero_std": float(equal_G.float().mean()),
         "advantage_std": float(advantage_GK.std()),
         **mean,
         "tokens": sum(lengths),

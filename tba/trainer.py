@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,6 +31,7 @@ from tba.objectives import LogPartition, Loss, Objective
 from tba.optimization import Optimization
 from tba.policy import export_weights, logprobs_and_prompts
 from tba.schedules import Target, target_at
+from tba.seeds import Purpose, generator
 from tba.step_metrics import step_metrics
 from tba.summary import write_summary
 from tba.types import Group, TbaError
@@ -89,7 +89,7 @@ class Trainer:
         self.objective_config = objective_config
         self.checkpoint_config = checkpoint_config
         self.temperature = temperature
-        self.rng = np.random.default_rng([seed, 1])
+        self.rng = generator(Purpose.DRAWS, seed)
         self.stop_at_sync = stop_at_sync
         self.searcher_states = searcher_states
         self.optimization = Optimization(

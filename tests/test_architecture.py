@@ -120,7 +120,9 @@ WITHOUT_OTHERS = {
     "loading": {"types"},
     "policy": {"attention", "batch", "loading", "logits", "types"},
     "summary": {"metrics"},
-    "prompts": {"tasks.base", "types"},
+    "seeds": set(),
+    "prompts": {"seeds", "tasks.base", "types"},
+    "exploration": {"seeds"},
 }
 
 
@@ -144,7 +146,7 @@ def test_folders_keep_to_themselves(folder: str, allowed: set[str]) -> None:
     assert breaches(under(folder), under(folder, *allowed)) == {}
 
 
-LATE = {"rewards.victim": {"engines.transformers", "policy"}}
+LATE = {"rewards.victim": {"engines.transformers", "policy"}, "rewards.pretrained": {"loading"}}
 """Imports within functions that a folder may have although it keeps to itself: what a reward process loads."""
 
 
@@ -219,6 +221,7 @@ LIGHT = (
     "summary",
     "schedules",
     "run_folder",
+    "seeds",
     "runs",
     "replays",
     "launch.local",

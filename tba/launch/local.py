@@ -38,6 +38,8 @@ from tba.types import TbaError
 
 _TICK_SECONDS = 0.25
 _GRACE_SECONDS = 20.0
+_LESS_FOR_THE_TRAINER = "lower trainer.micro_batch_tokens or set model.gradient_checkpointing"
+_LESS_FOR_A_SEARCHER = "lower searcher.prompts_per_batch or searcher.num_searchers"
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -112,18 +114,19 @@ class LocalRun:
             del self._searchers[index]
             if process.exitcode == 0 or self._num_interrupts or self._failure:
                 continue
+            how = _exit_reason(process, _LESS_FOR_A_SEARCHER)
             if process.exitcode == USER_ERROR:
                 self._give_up(TbaError(_error(self._run, f"searcher-{index}")))
             elif self._num_restarts >= self._config.run.max_restarts:
                 self._give_up(
                     TbaError(
                         f"Searchers died more than run.max_restarts = {self._config.run.max_restarts} times; the last "
-                        f"one: {_last_line(_error(self._run, f'searcher-{index}')) or _exit_reason(process)}"
+                        f"one: {_last_line(_error(self._run, f'searcher-{index}')) or how}"
                     )
                 )
             else:
                 self._num_restarts += 1
-                self._event(event="searcher_restarted", searcher=index, why=_exit_reason(process))
+                self._event(event="searcher_restarted", searcher=index, why=how)
                 self._start_searcher(index)
 
     def _give_up(self, failure: TbaError) -> None:
@@ -165,8 +168,8 @@ class LocalRun:
         message = _error(self._run, "trainer")
         if self._trainer.exitcode == USER_ERROR:
             raise TbaError(message)
-        how = f"the Trainer died: it {_exit_reason(self._trainer)}; resume with: tba train --resume {self._run}"
-        raise TrainerDiedError(how, message)
+        how = _exit_reason(self._trainer, _LESS_FOR_THE_TRAINER)
+        raise TrainerDiedError(f"the Trainer died: it {how}; resume with: tba train --resume {self._run}", message)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         """The first Ctrl-C (or SIGTERM) stops in order, the second at once."""
@@ -259,11 +262,14 @@ def _error(run: Path, name: str) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-def _exit_reason(process: SpawnProcess) -> str:
+def _exit_reason(process: SpawnProcess, less_memory: str) -> str:
+    """How a process ended; `less_memory` is what to do if it took too much."""
     code = process.exitcode or 0
     if code >= 0:
         return f"ended with exit code {code}"
-    return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    # The kernel kills so when memory runs out, and so does nearly nobody else.
+    return f"{how}, probably out of memory: {less_memory}" if -code == signal.SIGKILL else how
 
 
 def _last_line(text: str) -> str:

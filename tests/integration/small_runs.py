@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
+from safetensors.torch import load_file
 
 from tba.config import Config
+from tba.metrics import read_metrics
 
 SMALL: dict[str, dict[str, Any]] = {
     "run": {"display": "none", "num_threads": 1},
@@ -25,6 +28,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "checkpoint": {"period": 4, "keep_last": 10},
     "metrics": {"tensorboard": False},
 }
+
+INLINE = {"launcher": "inline"}
+_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb")
 
 
 def small_config(root: Path, name: str, **sections: Mapping[str, Any]) -> Config:
@@ -76,6 +82,27 @@ def records(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
     lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
     found = [json.loads(line) for line in lines]
     return [r for r in found if kind is None or r["kind"] == kind]
+
+
+def timeless_records(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Records as readers see them after a resume, without what depends on the machine."""
+    return [
+        {k: v for k, v in record.items() if k not in _OF_THE_MACHINE and not k.startswith("seconds/")}
+        for record in read_metrics(run)
+        if record["kind"] == kind
+    ]
+
+
+def train_records(run: Path) -> list[dict[str, Any]]:
+    return timeless_records(run, "train")
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors")
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def rollouts(run: Path) -> pd.DataFrame:

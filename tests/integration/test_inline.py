@@ -12,32 +12,21 @@ from typing import Any
 import pytest
 import torch
 from rewards_for_tests import spec
-from safetensors.torch import load_file
-from small_runs import assert_nothing_doubled, records, rollouts, small_config
+from small_runs import (
+    INLINE,
+    assert_nothing_doubled,
+    records,
+    rollouts,
+    same_weights,
+    small_config,
+    timeless_records,
+    train_records,
+    weights,
+)
 from transformers import AutoModelForCausalLM
 
 from tba.api import resume, start
-from tba.metrics import read_metrics
 from tba.trainer import Trainer
-
-INLINE = {"launcher": "inline"}
-_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb")
-
-
-def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors")
-
-
-def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in record.items() if k not in _OF_THE_MACHINE and not k.startswith("seconds/")}
-
-
-def train_records(run: Path) -> list[dict[str, Any]]:
-    return [timeless(r) for r in read_metrics(run) if r["kind"] == "train"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +46,7 @@ def test_a_run_leaves_what_it_should(whole: Path) -> None:
     assert_nothing_doubled(rollouts(whole), num_responses=4)
 
 
-def test_its_model_loads_with_plain_transformers(whole: Path) -> None:
+def test_the_model_of_a_run_loads_with_plain_transformers(whole: Path) -> None:
     path = whole / "checkpoints" / "step-000008" / "model"
     assert "tba" not in (path / "config.json").read_text("utf-8")
     model = AutoModelForCausalLM.from_pretrained(path)
@@ -74,7 +63,8 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(whole: Path, tm
     before = rollouts(run)
     resume(run)
     assert same_weights(weights(run, 8), weights(whole, 8))
-    assert train_records(run) == train_records(whole)
+    for kind in ("train", "search"):
+        assert timeless_records(run, kind) == timeless_records(whole, kind)
     after = rollouts(run)
     assert_nothing_doubled(after, num_responses=4)
     assert before["response"].tolist() == after["response"].tolist()
@@ -83,6 +73,33 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(whole: Path, tm
 def test_another_seed_is_another_run(whole: Path, tmp_path: Path) -> None:
     run = start(small_config(tmp_path, "other", run={**INLINE, "seed": 1}, searcher={"num_searchers": 2})).run
     assert not same_weights(weights(run, 8), weights(whole, 8))
+
+
+def test_search_records_do_not_depend_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between records, one second passes or none: a round of four batches is one record."""
+    runs = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr("tba.searcher.REPORT_SECONDS", seconds)
+        config = small_config(
+            tmp_path, f"after-{seconds}", run=INLINE, searcher={"prompts_per_batch": 1}, trainer={"num_steps": 4}
+        )
+        runs.append(start(config))
+    one, other = (timeless_records(result.run, "search") for result in runs)
+    assert one == other
+    assert [record["groups"] for record in one] == [4, 4]
+    for name in ("reward_first", "reward_last", "kl_last", "tokens_generated"):
+        assert runs[0].summary[name] == runs[1].summary[name]
+
+
+def test_kl_is_0_while_the_policy_is_the_reference_and_not_afterwards(whole: Path) -> None:
+    """But for rounding. By the usual bound, a sum of 128 products in float32 has a relative error below 128 × 2⁻²⁴; the
+    model is 128 wide and its logits are below 16. Either pass may be off by that much for every token."""
+    search = records(whole, "search")
+    first, last = ([r for r in search if r["version"] == version] for version in (0, 6))
+    assert {r["source"] for r in first} == {r["source"] for r in last} == {"searcher-0", "searcher-1"}
+    for record in [*first, *last]:
+        rounding = record["completions/mean_length"] * 2 * 128 * 2**-24 * 16
+        assert (abs(record["kl"]) <= rounding) == (record["version"] == 0), record
 
 
 def test_staleness_of_recent_data_is_at_most_2k_minus_1(tmp_path: Path) -> None:
@@ -113,13 +130,6 @@ def test_staleness_0_equals_synchronous_bit_for_bit(tmp_path: Path) -> None:
 def test_a_staleness_limit_is_kept(tmp_path: Path) -> None:
     run = start(small_config(tmp_path, "limit", run=INLINE, trainer={"max_staleness": 2, "num_steps": 10})).run
     assert max(r["staleness/max"] for r in train_records(run)) <= 2
-
-
-def test_weights_in_flight_are_named_token_by_token(tmp_path: Path) -> None:
-    run = start(small_config(tmp_path, "flight", run=INLINE, engine={"in_flight_updates": True})).run
-    frame = rollouts(run)
-    assert (frame["version"] >= 0).all()
-    assert frame["version"].nunique() > 1
 
 
 def test_groups_with_equal_rewards_can_be_skipped(tmp_path: Path) -> None:

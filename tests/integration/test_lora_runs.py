@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import records, small_config
-from test_inline import INLINE, same_weights, train_records, weights
+from small_runs import INLINE, records, same_weights, small_config, train_records, weights
 
 from tba.api import resume, start
 from tba.policy import load_model
@@ -46,7 +45,7 @@ def test_a_checkpoint_is_a_plain_model_that_has_moved(whole: Path) -> None:
     assert {name.split("/")[0] for name in state} == {"adapter", "log_z", "exp_avg", "exp_avg_sq", "step"}
 
 
-def test_the_target_moves_as_scheduled(whole: Path) -> None:
+def test_the_target_of_a_run_moves_as_scheduled(whole: Path) -> None:
     betas = [r["beta"] for r in train_records(whole)]
     weights_of_reference = [r["reference_weight"] for r in train_records(whole)]
     assert betas[0] == pytest.approx(2 * betas[-1])
@@ -54,7 +53,7 @@ def test_the_target_moves_as_scheduled(whole: Path) -> None:
     assert weights_of_reference[-1] == 1.0
 
 
-def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(whole: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_with_adapters_repeats_the_uninterrupted_one_bit_for_bit(whole: Path, tmp_path: Path) -> None:
     run = start(small_config(tmp_path, "again", **SECTIONS)).run
     shutil.rmtree(run / "checkpoints" / "step-000008")
     resume(run)

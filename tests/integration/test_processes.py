@@ -19,6 +19,7 @@ from small_runs import arguments, assert_nothing_doubled, records, rollouts, sma
 
 from tba.activity import read_activities
 from tba.checkpoint import list_checkpoints
+from tba.searcher import GIVE_UP_AFTER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -232,3 +233,46 @@ def test_the_examples_run(tmp_path: Path) -> None:
     finished = tba(*line, cwd=tmp_path)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "rewards/brevity/mean" in records(tmp_path / "runs" / "x", "search")[0]
+
+
+def test_a_run_whose_restarts_are_used_up_saves_and_ends_in_one_line(tmp_path: Path) -> None:
+    """The Searcher is killed, started again, and killed once more than the run allows."""
+    config = small_config(tmp_path, "used-up", run={"max_restarts": 1}, trainer={"num_steps": 100_000})
+    run = tmp_path / "used-up"
+    with started("train", *arguments(config)) as process:
+        killed = 0
+        for name in ("searcher-0", "searcher-0.1"):
+            until(lambda n=name: any(r["source"] == n for r in records(run, "search")), process)
+            killed = pid_of(run, "searcher-0", newer_than=killed)
+            os.kill(killed, signal.SIGKILL)
+        output = process.communicate(timeout=120)[0]
+    assert process.returncode == 2, output
+    [line] = output.splitlines()
+    assert "Searchers died more than run.max_restarts = 1 times" in line
+    assert "SIGKILL" in line
+    assert [r["event"] for r in records(run, "event")] == ["searcher_restarted"]
+    step = records(run, "train")[-1]["step"]
+    assert list_checkpoints(run)[-1].step == step
+    assert_nothing_doubled(rollouts(run), num_responses=4)
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_a_reward_that_never_works_ends_the_run_in_one_line(tmp_path: Path, launcher: str) -> None:
+    """A mistake of the user's: no Searcher is started again, whatever run.max_restarts allows."""
+    (tmp_path / "broken.py").write_text("def broken(completions, **columns):\n    raise RuntimeError('out of order')\n")
+    config = small_config(
+        tmp_path,
+        "broken",
+        run={"launcher": launcher},
+        searcher={"prompts_per_batch": 8},
+        evaluation={"period": 0},
+    )
+    words = [*arguments(config), "--reward", f"{tmp_path / 'broken.py'}:broken"]
+    ended = tba("train", *words)
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    [line] = ended.stderr.splitlines()
+    assert f"no usable reward for {GIVE_UP_AFTER} prompts in a row" in line
+    assert "broken: RuntimeError: out of order" in line
+    events = records(tmp_path / "broken", "event")
+    assert {r["event"] for r in events} <= {"reward_failed"}, "no restart"
+    assert records(tmp_path / "broken", "train") == []

@@ -64,7 +64,7 @@ def run(root: Path) -> Path:
     return start(config_in(root, "whole")).run
 
 
-def test_every_step_draws_its_groups_from_the_one_prompt(run: Path) -> None:
+def test_every_step_of_a_redteam_run_draws_its_groups_from_the_one_prompt(run: Path) -> None:
     train = records(run, "train")
     assert [sum(r["staleness/counts"].values()) for r in train] == [16] * 6
     assert {r["buffer/prompts"] for r in train} == {1}
@@ -76,10 +76,16 @@ def test_every_step_draws_its_groups_from_the_one_prompt(run: Path) -> None:
     assert (frame["reward"] <= 0).all()
 
 
-def test_it_is_evaluated_by_success_and_diversity(run: Path) -> None:
+def test_a_redteam_run_is_evaluated_by_success_and_diversity(run: Path) -> None:
     evals = records(run, "eval")
     assert [r["step"] for r in evals] == [0, 6]
-    assert all(r["num_attacks"] == 12 and 0 <= r["attack_success_rate"] <= 1 for r in evals)
+    for record in evals:
+        rate, low, high = (record[f"attack_success_rate{end}"] for end in ("", "_low", "_high"))
+        assert record["num_attacks"] == 12
+        assert 12 * rate == pytest.approx(round(12 * rate)), "a share of 12 attacks"
+        # Wilson's interval of 12 attacks is never narrower than that of none or all of them.
+        assert low <= rate <= high
+        assert high - low > 0.24
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert summary["attack_success_rate_last"] == evals[-1]["attack_success_rate"]
     assert summary["accuracy_last"] is None
@@ -88,7 +94,7 @@ def test_it_is_evaluated_by_success_and_diversity(run: Path) -> None:
     assert "rewards/victim_harm/replies" not in search, "text is no metric"
 
 
-def test_it_resumes(root: Path, run: Path) -> None:
+def test_a_resumed_redteam_run_repeats_the_uninterrupted_one(root: Path, run: Path) -> None:
     """Rewards are the same but for rounding: a batch without what the cache knew may pad otherwise."""
     again = start(config_in(root, "again")).run
     for step in (4, 6):

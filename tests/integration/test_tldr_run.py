@@ -44,7 +44,7 @@ def settings(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_it_trains_is_judged_and_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tldr_run_trains_is_judged_and_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = parse_config({}, settings(tmp_path))
     run = start(config).run
     first, last = records(run, "eval")

@@ -72,7 +72,7 @@ def test_extracts_the_last_marked_answer(text, answer):
         ("$1,200 per month.", "1200"),
     ],
 )
-def test_right_answers(answer, truth):
+def test_right_answers_earn_the_reward(answer, truth):
     assert grade(f"#### {answer}", truth) == 1.0
     assert grade(rf"\boxed{{{answer}}}", truth) == 1.0
 
@@ -101,7 +101,7 @@ def test_right_answers(answer, truth):
         ("1+" * MAX_ANSWER_CHARS + "1", "42"),
     ],
 )
-def test_wrong_answers(answer, truth):
+def test_wrong_answers_do_not_earn_the_reward(answer, truth):
     assert grade(f"#### {answer}", truth) == 0.0
 
 
@@ -122,7 +122,7 @@ def test_numbers_are_graded_by_value(number, other):
 
 
 @given(st.text())
-def test_never_raises_on_text(text):
+def test_grading_never_raises_whatever_the_text(text):
     assert grade(text, "42") in (0.0, 1.0)
 
 
@@ -168,7 +168,7 @@ def test_mathematics_is_graded_in_any_thread_without_noise():
         ("none", None),
     ],
 )
-def test_the_last_number_of_a_text(text, number):
+def test_the_last_number_of_a_text_is_found(text, number):
     found = last_number_in(text)
     assert (found is None) == (number is None)
     if number is not None:

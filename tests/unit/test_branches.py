@@ -40,7 +40,7 @@ def test_slots_stay_where_they_are_if_nothing_parts() -> None:
     assert token_R.tolist() == [1, 3, 2]
 
 
-def test_few_slots_move() -> None:
+def test_no_more_slots_move_than_must() -> None:
     branches = Branches(3, 4)
     branches.extend(np.array([0, 1, 2, 2] * 3))
     _, sources = branches.extend(np.array([0, 1, 2, 3] + [0, 1, 2, 2] * 2))

@@ -90,7 +90,7 @@ def test_an_odd_number_of_bytes_travels_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_the_end_is_told(tmp_path: Path, finished: bool) -> None:
+def test_subscribers_are_told_that_the_trainer_ended(tmp_path: Path, finished: bool) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
     publisher.publish(1, payload(1, 8))
     assert (reader.closed, reader.finished) == (False, False)

@@ -66,7 +66,7 @@ def test_the_table_shows_every_evaluation_with_its_lengths(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("kind", ["preference", "accuracy", "reward only"])
-def test_a_picture_is_drawn(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_draws_a_picture(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     if kind == "preference":
         run = preference_run(tmp_path / "run")
@@ -90,12 +90,12 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path, capsys: pyt
         show_comparison([tmp_path / "nothing"])
 
 
-def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+def test_runs_without_anything_to_draw_are_told_so(tmp_path: Path) -> None:
     with pytest.raises(TbaError, match="nothing to draw yet"):
         show_comparison([write_run(tmp_path / "run", [])], tmp_path / "front.png")
 
 
-def test_a_picture_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_names_the_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(TbaError, match=r"trajectory-balance\[plots\]"):
         show_comparison([preference_run(tmp_path / "run")], tmp_path / "front.png")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import tba
 from tba.config import (
     EMBEDDED_MODEL,
     Config,
-    embedded_settings,
     load_config,
     parse_config,
     to_toml,
@@ -64,7 +64,7 @@ def test_a_negative_number_is_a_value_and_no_flag() -> None:
     assert from_line("--evaluation.success-reward=-1e-3").evaluation.success_reward == -0.001
 
 
-def test_the_last_of_two_wins() -> None:
+def test_of_two_values_for_a_setting_the_last_wins() -> None:
     assert from_line("--trainer.num-steps 3 --trainer.num-steps 4").trainer.num_steps == 4
 
 
@@ -100,7 +100,7 @@ def test_a_file_lies_between_defaults_and_overrides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["--model x", "--model=x", "--model.path x"])
-def test_model_by_name(line: str) -> None:
+def test_a_model_may_be_given_by_name(line: str) -> None:
     assert from_line(line).model.path == "x"
 
 
@@ -138,7 +138,7 @@ def test_another_task_drops_the_settings_of_the_first(tmp_path: Path) -> None:
         ("--reward.functions a:b,c:d", ("a:b", "c:d"), ()),
     ],
 )
-def test_rewards_by_name(line: str, functions: tuple[str, ...], weights: tuple[float, ...]) -> None:
+def test_rewards_may_be_given_by_name(line: str, functions: tuple[str, ...], weights: tuple[float, ...]) -> None:
     reward = from_line(line).reward
     assert (reward.functions, reward.weights) == (functions, weights)
 
@@ -314,8 +314,9 @@ def test_defaults_shown_are_the_defaults_used() -> None:
     assert from_line(f"--model x {line}") == Config(model="x")
 
 
-def test_the_embedded_settings_are_those_of_the_file() -> None:
-    assert Config.embedded() == parse_config(embedded_settings(), {})
+def test_the_embedded_settings_are_a_file_like_any_other() -> None:
+    """Somebody who copies it and runs the copy gets the demo."""
+    assert load_config(Path(tba.__file__).with_name("embedded.toml"), {}) == from_line("") == Config.embedded()
 
 
 def test_settings_and_the_command_line_load_no_torch() -> None:
@@ -332,3 +333,16 @@ def test_data_for_a_task_that_takes_data_leaves_it_what_it_is(tmp_path: Path) ->
     config = load_config(file, {"task": {"data": "rows.jsonl"}})
     assert isinstance(config.task, RedteamTaskConfig)
     assert (config.task.data, config.task.victim) == ("rows.jsonl", "v")
+
+
+def test_the_default_pass_of_a_small_model_fits_an_ordinary_machine() -> None:
+    """SmolLM2-135M was measured to take 1.85 MB for each token of a pass, beside weights and the optimizer's state."""
+    assert 1.85e6 * from_line(OWN).trainer.micro_batch_tokens < 4e9
+
+
+def test_a_step_of_the_demo_is_one_pass() -> None:
+    """Several passes of so small a model take a quarter more time."""
+    config = Config.embedded()
+    longest_prompt = len("9+9+9+9=\n")
+    group = longest_prompt + config.trainer.group_size * config.engine.max_new_tokens
+    assert config.trainer.num_groups * group <= config.trainer.micro_batch_tokens

@@ -55,7 +55,7 @@ def test_json_lines_are_read_under_either_suffix_with_any_line_end(tmp_path):
     assert read_rows(str(path), "train") == [{"prompt": "a\u2028b"}, {"prompt": "c"}]
 
 
-def test_saved_datasets_and_folders(tmp_path):
+def test_saved_datasets_and_folders_are_read(tmp_path):
     data = datasets.Dataset.from_list(ROWS)
     data.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(tmp_path / "both")
@@ -118,7 +118,7 @@ def test_faults_name_the_file_and_the_place(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_missing_and_undecodable_files(tmp_path):
+def test_missing_and_undecodable_files_are_refused_in_one_line(tmp_path):
     with pytest.raises(TbaError, match=r"no data file at .*missing\.jsonl"):
         read_rows(str(tmp_path / "missing.jsonl"), "train")
     with pytest.raises(TbaError, match=r"no data at .*missing"):
@@ -138,7 +138,7 @@ def test_rows_become_problems(tmp_path):
     assert not problem.conversational
 
 
-def test_chat_prompts(tmp_path):
+def test_messages_become_chat_prompts(tmp_path):
     messages = [{"role": "user", "content": "hi", "name": None}]
     (problem,) = load_rows(tmp_path, [{"chat": messages, "prompt": "kept"}], prompt_column="chat").train
     assert problem.prompt.text == "user:hi"

@@ -23,13 +23,13 @@ def test_a_share_of_batches_is_drawn_from_the_range() -> None:
     assert 1.9 < max(hot) <= 2.0
 
 
-def test_none_and_all() -> None:
+def test_a_fraction_of_0_never_explores_and_of_1_always() -> None:
     assert {Exploration(0.0, 0.7, 2.0, [1]).draw() for _ in range(20)} == {None}
     always = Exploration(1.0, 0.7, 2.0, [1])
     assert None not in {always.draw() for _ in range(20)}
 
 
-def test_it_continues_from_its_state() -> None:
+def test_restored_exploration_draws_what_the_first_would_have() -> None:
     one, other = Exploration(0.5, 0.7, 2.0, [1]), Exploration(0.5, 0.7, 2.0, [9])
     for _ in range(5):
         one.draw()
@@ -37,7 +37,17 @@ def test_it_continues_from_its_state() -> None:
     assert [one.draw() for _ in range(20)] == [other.draw() for _ in range(20)]
 
 
-def test_the_range_is_checked() -> None:
+def test_a_checkpoint_holds_the_state_of_numpys_generator() -> None:
+    """The format of checkpoints that exist."""
+    numbers = np.random.default_rng(4)
+    exploration = Exploration(1.0, 0.0, 1.0, [1])
+    exploration.restore(numbers.bit_generator.state)
+    drawn = [exploration.draw() for _ in range(5)]
+    assert drawn == numbers.random(10)[1::2].tolist(), "each draw takes one number to decide, and one for the value"
+    assert exploration.state() == numbers.bit_generator.state
+
+
+def test_a_temperature_range_that_is_upside_down_is_refused() -> None:
     with pytest.raises(ValueError, match=r"searcher\.temperature_low is above"):
         SearcherConfig(temperature_low=2.0, temperature_high=1.0)
 

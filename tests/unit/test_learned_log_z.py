@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given, settings
-from test_trainer import random_groups, trainer_in
-from test_trajectory_balance import BETAS, random_case, seeds, shapes
+from objective_cases import BETAS, random_case, seeds, shapes
 from torch import Tensor
 from torch.testing import assert_close
+from trainer_cases import random_groups, trainer_in
 
 from tba.config import ObjectiveConfig
 from tba.objectives import LogPartition, trajectory_balance
@@ -38,7 +38,7 @@ def test_the_gradients_are_those_of_the_advantage(beta: float, shape: tuple[int,
 
 @given(shape=shapes, seed=seeds)
 @settings(max_examples=20, deadline=None)
-def test_given_the_groups_own_estimate_it_is_vargrad(shape: tuple[int, int], seed: int) -> None:
+def test_given_the_groups_own_estimate_the_objective_is_vargrad(shape: tuple[int, int], seed: int) -> None:
     policy, reference, reward = random_case(shape, seed)
     estimate = (reward / 0.05 - (policy - reference)).mean(1, keepdim=True).detach()
     ours = trajectory_balance(policy, reference, reward, beta=0.05, log_z_G1=estimate)
@@ -81,7 +81,7 @@ def test_a_tabular_policy_reaches_the_target_and_log_z_the_true_one(tilted: bool
     assert_close(log_z(features).squeeze(1), unnormalised.logsumexp(-1), rtol=0, atol=2e-3)
 
 
-def test_it_starts_once_at_what_the_first_data_say() -> None:
+def test_log_z_starts_once_at_what_the_first_data_say() -> None:
     log_z, prompts = LogPartition(4), torch.randn(2, 4)
     assert_close(log_z(prompts), torch.zeros(2, 1))
     log_z.start_at(-70.0)
@@ -103,7 +103,7 @@ def test_prompts_get_no_gradient_and_their_scale_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("attention", ["auto", "padded"])
-def test_the_trainer_learns_it_beside_the_policy(tmp_path: Path, attention: str) -> None:
+def test_the_trainer_learns_log_z_beside_the_policy(tmp_path: Path, attention: str) -> None:
     folder = str(save_tiny_model(tmp_path / "model"))
     trainer = trainer_in(tmp_path / "run", folder, attention=attention, log_z=LogPartition(32))
     assert trainer.log_z is not None

@@ -45,15 +45,15 @@ def rates(**settings: Any) -> list[float]:
     return found
 
 
-def test_constant() -> None:
+def test_the_constant_schedule_keeps_its_rate() -> None:
     assert rates() == [0.1] * NUM_STEPS
 
 
-def test_warm_up_is_a_line() -> None:
+def test_warm_up_rises_in_equal_steps() -> None:
     assert rates(warmup_steps=4) == pytest.approx([0.0, 0.025, 0.05, 0.075] + [0.1] * 16)
 
 
-def test_linear_falls_in_equal_steps() -> None:
+def test_the_linear_schedule_falls_in_equal_steps() -> None:
     found = rates(schedule="linear", warmup_steps=5)
     assert found[5] == pytest.approx(0.1)
     falls = [a - b for a, b in pairwise(found[5:])]
@@ -61,7 +61,7 @@ def test_linear_falls_in_equal_steps() -> None:
     assert found[-1] == pytest.approx(0.1 / 15), "the last step still moves"
 
 
-def test_cosine_is_half_way_down_at_half_time() -> None:
+def test_the_cosine_schedule_is_half_way_down_at_half_time() -> None:
     found = rates(schedule="cosine")
     assert found[0] == pytest.approx(0.1)
     assert found[10] == pytest.approx(0.05)
@@ -118,7 +118,7 @@ def test_a_restored_optimizer_takes_the_very_same_steps(schedule: str, saved_aft
         assert all(map(torch.equal, through.parameters(), resumed.parameters()))
 
 
-def test_a_fresh_optimizer_would_take_others() -> None:
+def test_an_optimizer_that_was_not_restored_takes_other_steps() -> None:
     """The companion: without its moments the next step is another one."""
     config = TrainerConfig(num_steps=NUM_STEPS, learning_rate=0.1)
     through = model()

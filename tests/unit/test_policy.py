@@ -106,7 +106,7 @@ def test_shared_prompts_change_neither_logprobs_nor_gradients(
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @given(seed=st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
-def test_nor_do_beginnings_that_responses_share(name: str, seed: int) -> None:
+def test_beginnings_that_responses_share_change_neither_logprobs_nor_gradients(name: str, seed: int) -> None:
     shared, padded = pair(name)
     rng = np.random.default_rng(seed)
     alike = [  # of two tokens: they begin alike, are one another's beginning, and come twice
@@ -142,13 +142,13 @@ def test_the_padded_forward_equals_one_sequence_at_a_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_architectures_that_may_share(name: str) -> None:
+def test_these_architectures_compute_a_shared_prompt_once(name: str) -> None:
     shared, _ = pair(name)
     assert supports_shared_prompt(type(shared), shared.config)
 
 
 @pytest.mark.parametrize("name", WINDOWED)
-def test_windows_and_caps_are_not_shared(name: str, tmp_path: Path) -> None:
+def test_architectures_with_windows_or_caps_do_not_share_prompts(name: str, tmp_path: Path) -> None:
     _, plain = pair(name)
     assert not supports_shared_prompt(type(plain), plain.config)
     plain.save_pretrained(tmp_path)

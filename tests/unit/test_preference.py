@@ -140,7 +140,7 @@ def test_without_a_judge_or_a_reference_their_numbers_are_missing() -> None:
     assert values["num_prompts"] == bare.num_prompts == 4
 
 
-def test_progress_adds_up() -> None:
+def test_progress_adds_up_to_the_prompts_announced() -> None:
     made, done = evaluator(FOUR)[0], []
     made(done.append)
     assert sum(done) == made.num_prompts == 8

@@ -74,7 +74,7 @@ def test_its_own_scorer_is_the_reward_and_travels(name: str) -> None:
         ("<answer>7", None),
     ],
 )
-def test_how_an_answer_is_marked(text: str, answer: str | None) -> None:
+def test_an_answer_is_taken_from_its_mark(text: str, answer: str | None) -> None:
     assert tagged_answer(text) == answer
 
 

@@ -85,7 +85,7 @@ def test_a_row_without_a_prompt_is_told(models: tuple[str, str], tmp_path: Path,
         load_task(settings(models, data=str(rows)), lambda content: (str(content), (1,)))
 
 
-def test_a_guard_needs_its_word(models: tuple[str, str]) -> None:
+def test_a_guard_model_without_its_word_is_refused(models: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match=r"task\.classifier_label is missing"):
         RedteamTaskConfig(victim=models[0], classifier=models[0], classifier_kind="guard")
 
@@ -384,7 +384,7 @@ def test_near_duplicates_are_those_of_a_small_edit_distance() -> None:
     assert near_duplicates([]) == 0
 
 
-def test_distinct_pairs() -> None:
+def test_distinct_pairs_are_the_share_of_word_pairs_seen_first() -> None:
     assert distinct_pairs(["a b c", "A b d"]) == 3 / 4
     assert distinct_pairs(["one", ""]) == 0.0
 

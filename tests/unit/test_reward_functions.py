@@ -138,7 +138,7 @@ def test_a_column_may_not_have_the_name_of_a_standard_argument():
         check_column_names([{"answer": 1}, {"texts": "x"}])
 
 
-def test_names_for_metrics():
+def test_functions_have_names_for_metrics():
     assert name_of(resolve(spec("length"))) == "length"
     assert name_of(resolve(spec("doubled"))) == "scaled"
     assert name_of(functools.partial(functools.partial(resolve(spec("tripled"))))) == "Weighted"

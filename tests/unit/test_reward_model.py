@@ -93,7 +93,7 @@ def test_a_conversation_goes_through_the_reward_models_own_template() -> None:
         encode_scored(tokenizer, prompt, completion, True, "m")
 
 
-def test_it_runs_in_the_reward_process(path: str) -> None:
+def test_a_reward_model_runs_in_the_reward_process(path: str) -> None:
     count = len(TEXTS)
     request = ScoreRequest("id", "p:", tuple(TEXTS), ((1,),) * count, (True,) * count, {"summary": "s"}, False)
     with Scorer([reward_model(path)], (), timeout_seconds=60) as scorer:
@@ -150,7 +150,7 @@ def test_an_evaluation_needs_no_reward_but_training_does(tmp_path: Path, path: s
         check(missing, to_train=False)
 
 
-def test_weights_count_the_model_too() -> None:
+def test_reward_weights_count_the_reward_model_too() -> None:
     base = {"model": "x", "task": {"kind": "tldr", "data": "d"}}
     reward = {"functions": ["a:b"], "model": "r", "weights": [1, 2]}
     assert parse_config(base, {"reward": reward}).reward.weights == (1, 2)

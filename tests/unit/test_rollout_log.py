@@ -142,7 +142,7 @@ def test_what_is_read_is_what_was_appended(log: RolloutLog, folder: Path) -> Non
             assert all_bits(log, start, stop) == ALL[start:stop]
 
 
-def test_arrays_read_are_their_own(log: RolloutLog) -> None:
+def test_arrays_read_from_the_log_do_not_share_memory(log: RolloutLog) -> None:
     tokens = next(log.read())[0].trajectories[0].response.tokens
     assert tokens.base is None
     assert tokens.flags.writeable
@@ -163,7 +163,7 @@ def test_other_programs_read_the_directory(log: RolloutLog, folder: Path) -> Non
     assert [codecs[name] for name in sorted(codecs)] == ["ZSTD", "ZSTD", "LZ4"]  # joined, joined, a merge since
 
 
-def test_nothing_new_is_no_merge(log: RolloutLog, folder: Path) -> None:
+def test_appending_no_groups_makes_no_merge(log: RolloutLog, folder: Path) -> None:
     assert log.append([]) == []
     assert log.append(MERGES[2] + MERGES[6]) == []
     assert (log.position, log.num_repeated) == (7, len(MERGES[2]) + len(MERGES[6]))
@@ -247,7 +247,9 @@ def test_pieces_left_beside_their_join_do_not_count(log: RolloutLog, folder: Pat
 
 
 @pytest.mark.parametrize("position", range(8))
-def test_going_back(log: RolloutLog, folder: Path, position: int) -> None:
+def test_setting_aside_what_came_after_a_position_leaves_the_log_before_it(
+    log: RolloutLog, folder: Path, position: int
+) -> None:
     assert log.set_aside_after(position) == 7 - position
     assert log.position == position
     assert all_bits(log) == ALL[:position]

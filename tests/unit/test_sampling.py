@@ -48,7 +48,7 @@ def test_gumbel_top_k_is_plackett_luce() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_blocks_give_the_same_law(k: int) -> None:
+def test_gumbel_top_k_over_blocks_draws_as_over_the_whole(k: int) -> None:
     p = np.array([[0.3, 0.02], [0.05, 0.13], [0.25, 0.0], [0.0, 0.0], [0.1, 0.15]])
     with np.errstate(divide="ignore"):
         log_p = np.log(p)
@@ -99,7 +99,7 @@ def test_responses_follow_the_mixture(u: float, inverse_temperature: float) -> N
 
 @pytest.mark.parametrize("max_draws", [0, 1, 100], ids=["by blocks", "by blocks what one draw has left", "by draws"])
 @pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
-def test_responses_of_a_long_list_do_too(u: float, max_draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_of_a_long_list_follow_the_mixture(u: float, max_draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two, a list that begins and ends within one, and vacated places within and as a whole block."""
     monkeypatch.setattr(sampling, "MAX_ROUNDS", min(max_draws, 4))
     candidates = record.BlockSums.candidates
@@ -133,7 +133,7 @@ def test_sums_follow_changes_and_settings() -> None:
 
 @pytest.mark.parametrize("num", [20, 200])
 @pytest.mark.parametrize("inverse_temperature", [1.0, 100.0])
-def test_nothing_underflows(num: int, inverse_temperature: float) -> None:
+def test_draws_with_extreme_rewards_do_not_underflow(num: int, inverse_temperature: float) -> None:
     rewards = np.random.default_rng(0).permutation(np.linspace(-1e6, 0, num)).tolist()
     buffer = ReplayBuffer(1_000, 1_000, block_size=2)
     buffer.extend([rewarded("a", rewards)])

@@ -12,7 +12,7 @@ def published(step: int, first: float, final: float, length: int, stop: int) -> 
     return final * done + first * (1 - done) if step < stop else final
 
 
-def test_gsm8k_is_linear() -> None:
+def test_the_papers_gsm8k_beta_is_linear() -> None:
     config = ObjectiveConfig(beta=0.014, beta_final=0.004, beta_schedule="linear", beta_steps=500)
     betas = [beta_at(step, config, 700) for step in range(1, 701)]
     assert betas == [published(step, 0.014, 0.004, 500, 500) for step in range(1, 701)]
@@ -22,7 +22,7 @@ def test_gsm8k_is_linear() -> None:
     assert betas == sorted(betas, reverse=True)
 
 
-def test_tldr_stops_and_jumps() -> None:
+def test_the_papers_tldr_beta_stops_and_jumps() -> None:
     config = ObjectiveConfig(beta=1.0, beta_final=0.05, beta_schedule="jump", beta_steps=128, beta_stop=32)
     betas = [beta_at(step, config, 256) for step in range(1, 257)]
     assert betas == [published(step, 1.0, 0.05, 128, 32) for step in range(1, 257)]
@@ -39,7 +39,7 @@ def test_lengths_follow_from_the_number_of_steps_as_in_the_paper() -> None:
     ]
 
 
-def test_a_constant_stays() -> None:
+def test_a_constant_beta_stays() -> None:
     config = ObjectiveConfig(beta=0.005)
     assert {beta_at(step, config, 400) for step in range(1, 401)} == {0.005}
 

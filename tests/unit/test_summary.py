@@ -131,7 +131,7 @@ def test_totals_that_start_again_after_a_resume_do_not_count_backwards() -> None
     assert summary["trainer_wait_fraction"] == pytest.approx(0.5)
 
 
-def test_one_step_has_no_fractions() -> None:
+def test_a_run_of_one_step_has_no_fractions_of_time() -> None:
     summary = summarise([train(1, **seconds(compute=1.0))])
     assert (summary["trainer_wait_fraction"], summary["publish_fraction"]) == (None, None)
 
@@ -147,7 +147,7 @@ def test_searchers_wait_for_weights_or_to_be_heard() -> None:
     assert summary["searcher_wait_fraction"] == pytest.approx(3 / 10)
 
 
-def test_losses_are_added_up() -> None:
+def test_failed_rewards_dropped_groups_and_restarts_are_added_up() -> None:
     restarted = {"kind": "event", "step": 0, "time": 0.0, "event": "searcher_restarted"}
     summary = summarise(
         [search("searcher-0", failed=2, groups_dropped=1), search("searcher-1", failed=3), restarted, restarted]

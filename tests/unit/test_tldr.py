@@ -92,13 +92,13 @@ def test_held_out_posts_come_from_their_own_file(tmp_path: Path) -> None:
         ({"prompt": "Summarise: x"}, "POST: … TL;DR:"),
     ],
 )
-def test_rows_that_are_no_posts(tmp_path: Path, row: dict[str, Any], named: str) -> None:
+def test_rows_that_are_no_posts_are_refused_in_one_line(tmp_path: Path, row: dict[str, Any], named: str) -> None:
     with pytest.raises(TbaError, match=r"posts\.jsonl, row 2") as error:
         load(tmp_path, [POST, row])
     assert named in str(error.value)
 
 
-def test_nothing_left_to_train_on(tmp_path: Path) -> None:
+def test_data_that_leave_no_post_to_train_on_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TbaError, match=r"task\.num_eval = 1 leaves none of the 1 usable posts"):
         load(tmp_path, [POST, {"post": ""}], num_eval=1)
 
@@ -128,7 +128,7 @@ def test_data_given_over_a_file_stays_of_its_kind(tmp_path: Path) -> None:
     assert config.task == TldrTaskConfig(data="b")
 
 
-def test_it_needs_a_reward_or_a_judge() -> None:
+def test_the_task_needs_a_reward_or_a_judge() -> None:
     line = ["--model", "x", "--task", "tldr", "--task.data", "d"]
     with pytest.raises(TbaError, match=r"reward is missing: name a reward model with --reward\.model"):
         load_config(None, parse_overrides(line))

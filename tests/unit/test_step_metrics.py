@@ -1,0 +1,115 @@
+"""The numbers of one `train` record, worked out by hand on small groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from tba.batch import Batch, collate
+from tba.objectives import Loss
+from tba.step_metrics import BUCKETS, step_metrics
+from tba.testing import make_response
+from tba.types import Group, Prompt, Trajectory
+
+VERSION = 100
+
+
+def group(rewards: Sequence[float], ages: Sequence[int]) -> Group:
+    """Trajectories with these rewards, made by weights of so many steps ago; their lengths are 1, 2, 3, …"""
+    responses = [make_response([5] * (i + 1), version=VERSION - age) for i, age in enumerate(ages)]
+    parts = zip(responses, rewards, strict=True)
+    return Group(Prompt("p", "", (1, 2)), tuple(Trajectory(r, x, (x,), r.token_logprobs) for r, x in parts))
+
+
+def loss(advantages: Sequence[Sequence[float]], value: float = 0.0, **metrics: float) -> Loss:
+    beside = {name: torch.tensor(number) for name, number in metrics.items()}
+    return Loss(torch.tensor(value), torch.tensor(advantages, dtype=torch.float32), beside)
+
+
+def record(groups: Sequence[Group], advantages: Sequence[Sequence[float]]) -> dict[str, Any]:
+    return step_metrics([(collate(groups), loss(advantages))], groups, VERSION)
+
+
+def test_staleness_is_counted_for_every_trajectory() -> None:
+    found = record([group([0, 1], [0, 3]), group([0, 1], [3, 10])], [[0, 0], [0, 0]])
+    assert found["staleness/mean"] == 4.0
+    assert found["staleness/max"] == 10
+    assert found["staleness/counts"] == {"0": 1, "3": 2, "10": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("0", [0], [1]),
+        ("1-2", [1, 2], [0, 3]),
+        ("3-5", [3, 4, 5], [2, 6]),
+        ("6-10", [6, 10], [5, 11]),
+        ("11-20", [11, 20], [10, 21]),
+        ("21-50", [21, 50], [20, 51]),
+        ("51+", [51, 99], [50]),
+    ],
+)
+def test_the_residual_of_an_age_is_the_root_mean_square_of_its_advantages(
+    name: str, inside: list[int], outside: list[int]
+) -> None:
+    """3, 4, 5 … inside the bounds of an age, and 100 next to them."""
+    within = [3.0 + i for i in range(len(inside))]
+    found = record([group([0.0] * len(inside + outside), inside + outside)], [within + [-100.0] * len(outside)])
+    wanted = math.sqrt(sum(x * x for x in within) / len(within))
+    assert found[f"residual/staleness_{name}"] == pytest.approx(wanted)
+    others = {key: value for key, value in found.items() if key.startswith("residual/staleness_") and key[19:] != name}
+    assert set(others.values()) == {100.0}, "what is outside is counted elsewhere, and ages without data are left out"
+    assert 1 <= len(others) <= 2
+
+
+def test_the_ages_cover_every_staleness_once() -> None:
+    for age in range(200):
+        assert sum(low <= age and (high is None or age <= high) for low, high in BUCKETS) == 1
+
+
+def test_the_spread_of_advantages_is_over_the_whole_step() -> None:
+    """1, 2, 3, 6 have mean 3 and squared deviations 4 + 1 + 0 + 9, over n − 1 = 3."""
+    found = record([group([0, 1], [0, 0]), group([0, 1], [0, 0])], [[1, 2], [3, 6]])
+    assert found["advantage_std"] == pytest.approx(math.sqrt(14 / 3))
+
+
+def test_rewards_are_averaged_over_all_and_their_spread_over_groups() -> None:
+    """The groups 0, 2 and 5, 5 have standard deviations √2 and 0."""
+    found = record([group([0, 2], [0, 0]), group([5, 5], [0, 0])], [[0, 0], [0, 0]])
+    assert found["reward"] == 3.0
+    assert found["reward_std"] == pytest.approx(math.sqrt(2) / 2)
+    assert found["frac_reward_zero_std"] == 0.5
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 8, 16])
+@pytest.mark.parametrize("reward", [0.0, 0.7, 1 / 3, -3.7, 1000.1])
+def test_equal_rewards_have_no_spread_whatever_they_are(reward: float, size: int) -> None:
+    """A sum of equal numbers in single precision, divided by their count, need not be that number."""
+    found = record([group([reward] * size, [0] * size)], [[0.0] * size])
+    assert (found["reward_std"], found["frac_reward_zero_std"]) == (0.0, 1.0)
+
+
+def test_rewards_that_differ_by_very_little_do_differ() -> None:
+    assert record([group([0.0, 1e-9], [0, 0])], [[0, 0]])["frac_reward_zero_std"] == 0.0
+
+
+def test_lengths_are_those_of_the_responses() -> None:
+    found = record([group([0, 1, 2], [0, 0, 0]), group([0, 1, 2], [0, 0, 0])], [[0] * 3] * 2)
+    assert (found["tokens"], found["completions/mean_length"], found["completions/max_length"]) == (12, 2.0, 3)
+
+
+def test_passes_of_different_size_count_by_their_groups() -> None:
+    """One pass of three groups and one of one: means are weighted 3 to 1, root mean squares as squares."""
+    groups = [group([0, 1], [0, 0]) for _ in range(4)]
+    results: list[tuple[Batch, Loss]] = [
+        (collate(groups[:3]), loss([[1, 1]] * 3, 2.0, log_z=4.0, residual_rms=1.0)),
+        (collate(groups[3:]), loss([[5, 5]], 6.0, log_z=8.0, residual_rms=3.0)),
+    ]
+    found = step_metrics(results, groups, VERSION)
+    assert (found["loss"], found["log_z"]) == (3.0, 5.0)
+    assert found["residual_rms"] == pytest.approx(math.sqrt((3 * 1 + 9) / 4))
+    assert found["residual/staleness_0"] == pytest.approx(math.sqrt((6 * 1 + 2 * 25) / 8))
