@@ -97,15 +97,16 @@ WITHOUT_OTHERS = {
     "config_text": {"types"},
     "attention": {"types"},
     "response_tree": set(),
-    "batch": {"response_tree", "types"},
-    "logits": set(),
+    "precision": set(),
+    "batch": {"precision", "response_tree", "types"},
+    "logits": {"precision"},
     "lora": {"types"},
     "activity": set(),
     "checkpoint": {"types"},
     "metrics": {"types"},
     "schedules": {"config"},
     "optimization": {"config"},
-    "policy": {"attention", "batch", "logits", "types"},
+    "policy": {"attention", "batch", "logits", "precision", "types"},
     "summary": {"metrics"},
     "prompts": {"tasks.base", "types"},
 }
@@ -119,12 +120,12 @@ def test_parts_do_not_know_one_another(module: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "allowed"),
     [
-        ("objectives", set()),
+        ("objectives", {"precision"}),
         ("buffer", {"types"}),
         ("channels", {"types"}),
         ("rewards", {"types"}),
         ("tasks", {"types", "config_tasks", "rewards"}),
-        ("engines", {"types", "policy"}),
+        ("engines", {"types", "policy", "precision"}),
     ],
 )
 def test_folders_keep_to_themselves(folder: str, allowed: set[str]) -> None:
