@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tba.precision import at_least_float32
 from tba.response_tree import Indices, ResponseTree
 from tba.types import Group, Prompt, Response, Trajectory
 
@@ -57,8 +58,8 @@ class PackedTokens:
 
     def sum_by_response(self, values_T: Tensor) -> Tensor:
         """Sum a per-token quantity over each response, differentiably: (T,) to (R,)."""
-        zeros = torch.zeros(self.num_responses, dtype=torch.float32, device=values_T.device)
-        return zeros.index_add(0, self.response_T, values_T.float())
+        values_T = at_least_float32(values_T)
+        return values_T.new_zeros(self.num_responses).index_add(0, self.response_T, values_T)
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class Batch:
         return self.packed.sum_by_response(values_T)[self.response_GK]
 
 
-def collate(groups: Sequence[Group]) -> Batch:
-    """Groups of equal size to tensors."""
+def collate(groups: Sequence[Group], dtype: torch.dtype = torch.float32) -> Batch:
+    """Groups of equal size to tensors; rewards and the reference's log-probabilities in the given precision."""
     rows = [group.trajectories for group in groups]
     answered: list[Answered] = []
     positions: list[list[int]] = []
@@ -95,8 +96,8 @@ def collate(groups: Sequence[Group]) -> Batch:
     return Batch(
         packed=pack(answered),
         response_GK=torch.tensor(positions),
-        reward_GK=torch.tensor([[t.reward for t in row] for row in rows], dtype=torch.float32),
-        reference_GK=_reference_logprobs([t for row in rows for t in row]).view(len(rows), -1),
+        reward_GK=torch.tensor([[t.reward for t in row] for row in rows], dtype=dtype),
+        reference_GK=_reference_logprobs([t for row in rows for t in row]).to(dtype).view(len(rows), -1),
         version_GK=torch.tensor([[t.version for t in row] for row in rows]),
     )
 
@@ -105,7 +106,7 @@ def _reference_logprobs(trajectories: Sequence[Trajectory]) -> Tensor:
     """The reference's log-probability of each whole response, all in one sum."""
     views = [t.reference_token_logprobs for t in trajectories]
     starts = np.cumsum([0, *map(len, views)])[:-1]
-    return torch.from_numpy(np.add.reduceat(np.concatenate(views, dtype=np.float64), starts)).float()
+    return torch.from_numpy(np.add.reduceat(np.concatenate(views, dtype=np.float64), starts))
 
 
 def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:

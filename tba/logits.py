@@ -7,17 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tba.precision import at_least_float32
+
 
 def target_logprobs(
     hidden_TH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, target_T: Tensor, temperature: float, chunk_tokens: int
 ) -> Tensor:
-    """log softmax(hidden · weightᵀ / temperature) at the targets, in chunks of tokens, in float32."""
+    """log softmax(hidden · weightᵀ / temperature) at the targets, in chunks of tokens, in float32 at least."""
     result: Tensor = _TargetLogprobs.apply(hidden_TH, weight_VH, bias_V, target_T, temperature, chunk_tokens)  # type: ignore[no-untyped-call]
     return result
 
 
 def _logits(hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, temperature: float) -> Tensor:
-    logits_CV = torch.nn.functional.linear(hidden_CH, weight_VH, bias_V).float()
+    logits_CV = at_least_float32(torch.nn.functional.linear(hidden_CH, weight_VH, bias_V))
     return logits_CV.div_(temperature) if temperature != 1.0 else logits_CV
 
 

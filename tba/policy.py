@@ -23,6 +23,7 @@ from tba.attention import SHARED_PROMPT, PackedGroups, ResponseBlock, supports_s
 from tba.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
 from tba.loading import load_weights, told_in_one_line
 from tba.logits import target_logprobs
+from tba.precision import at_least_float32
 from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()
@@ -101,7 +102,7 @@ def logprobs_and_prompts(
             hidden_EH, head.weight, getattr(head, "bias", None), packed.target_E, temperature, chunk_tokens
         )
     rows = zip(packed.prompt_index_GP, packed.prompt_lengths_G.tolist(), strict=True)
-    prompts_GH = torch.stack([hidden_NH.detach()[index[:n]].float().mean(dim=0) for index, n in rows])
+    prompts_GH = torch.stack([at_least_float32(hidden_NH.detach()[index[:n]]).mean(dim=0) for index, n in rows])
     return logprobs_E[packed.distinct_T], prompts_GH
 
 
@@ -180,9 +181,10 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
         hook.remove()
     spans = [(r, lengths_G[g] - 1, n) for r, (g, n) in enumerate(zip(groups_R, counts_R, strict=True))]
     logits_TV = torch.cat([logits_RSV[r, first : first + n] for r, first, n in spans])
-    logprobs_TV = (logits_TV.float() / temperature).log_softmax(dim=-1)
+    logprobs_TV = (at_least_float32(logits_TV) / temperature).log_softmax(dim=-1)
     first_rows = [groups_R.index(g) for g in range(len(lengths_G))]
-    prompt_GH = torch.stack([last[0][r, :n].float().mean(dim=0) for r, n in zip(first_rows, lengths_G, strict=True)])
+    read = [last[0][r, :n] for r, n in zip(first_rows, lengths_G, strict=True)]
+    prompt_GH = torch.stack([at_least_float32(hidden_PH).mean(dim=0) for hidden_PH in read])
     return logprobs_TV.gather(1, target_T.unsqueeze(1)).squeeze(1), prompt_GH
 
 
@@ -211,7 +213,7 @@ class Reference:
         found: list[list[TokenLogprobs]] = []
         for part in split_by_tokens(answered, self._max_tokens):
             packed = pack(part)
-            values = token_logprobs(self._model, packed, **self._settings).float().numpy()  # type: ignore[arg-type]
+            values = token_logprobs(self._model, packed, **self._settings).numpy()  # type: ignore[arg-type]
             ends = np.cumsum([len(r) for _, responses in part for r in responses])
             per_response = iter(np.split(values, ends[:-1]))
             found += [[next(per_response) for _ in responses] for _, responses in part]

@@ -155,7 +155,7 @@ class Trainer:
         results: list[tuple[Batch, Loss]] = []
         for part in micro_batches(groups, self.config.micro_batch_tokens):
             with self.activity("collate"):
-                batch = collate(part)
+                batch = collate(part, self.model.dtype)
             with self.activity("compute", f"step {self.step + 1}"):
                 loss = self._loss(batch, target)
                 (loss.value * (len(part) / len(groups))).backward()

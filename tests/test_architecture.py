@@ -109,8 +109,9 @@ WITHOUT_OTHERS = {
     "config_text": {"types"},
     "attention": {"types"},
     "response_tree": set(),
-    "batch": {"response_tree", "types"},
-    "logits": set(),
+    "precision": set(),
+    "batch": {"precision", "response_tree", "types"},
+    "logits": {"precision"},
     "lora": {"types"},
     "activity": set(),
     "checkpoint": {"types"},
@@ -118,7 +119,7 @@ WITHOUT_OTHERS = {
     "schedules": {"config"},
     "optimization": {"config"},
     "loading": {"types"},
-    "policy": {"attention", "batch", "loading", "logits", "types"},
+    "policy": {"attention", "batch", "loading", "logits", "precision", "types"},
     "summary": {"metrics"},
     "seeds": set(),
     "prompts": {"seeds", "tasks.base", "types"},
@@ -134,12 +135,12 @@ def test_parts_do_not_know_one_another(module: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "allowed"),
     [
-        ("objectives", set()),
+        ("objectives", {"precision"}),
         ("buffer", {"types"}),
         ("channels", {"types"}),
         ("rewards", {"types"}),
         ("tasks", {"types", "config_tasks", "rewards"}),
-        ("engines", {"types", "policy"}),
+        ("engines", {"types", "policy", "precision"}),
     ],
 )
 def test_folders_keep_to_themselves(folder: str, allowed: set[str]) -> None:

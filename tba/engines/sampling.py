@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tba.engines.branches import Ints
 from tba.engines.by_prompt import rank_among_equals
+from tba.precision import at_least_float32
 
 LIKELY = 1024
 """Tokens a nucleus is looked for among, before the whole vocabulary is put in order."""
@@ -23,7 +24,7 @@ def draw_tokens(
     however many draw from a row. Without numbers: the likeliest token. `top_p` leaves the likeliest tokens that
     together have that probability.
     """
-    logits_RV = logits_RV.float().contiguous()
+    logits_RV = at_least_float32(logits_RV).contiguous()
     if temperature != 1.0:
         logits_RV.div_(temperature)
     weight_RV = logits_RV.softmax(dim=-1)
@@ -54,7 +55,7 @@ def _invert(cumulative_RV: Tensor, uniform_A: Tensor, row_A: Ints) -> Tensor:
     """The tokens at which the rows' cumulative weights pass these shares of their totals."""
     place_A = torch.from_numpy(rank_among_equals(row_A))
     rows_A = torch.from_numpy(row_A)
-    level_RC = torch.zeros(len(cumulative_RV), int(place_A.max()) + 1)
+    level_RC = cumulative_RV.new_zeros(len(cumulative_RV), int(place_A.max()) + 1)
     level_RC[rows_A, place_A] = uniform_A * cumulative_RV[rows_A, -1]
     drawn_RC = torch.searchsorted(cumulative_RV, level_RC, right=True).clamp_(max=cumulative_RV.shape[1] - 1)
     return drawn_RC[rows_A, place_A]

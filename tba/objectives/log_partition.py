@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
+from tba.precision import at_least_float32
+
 
 class LogPartition(nn.Module):
     """One number a prompt, from the mean of its last hidden states, which get no gradient from here."""
@@ -27,7 +29,7 @@ class LogPartition(nn.Module):
     def forward(self, prompt_GH: Tensor) -> Tensor:
         """(G, H) to (G, 1)."""
         # To unit size, so that a learning rate means the same for every model.
-        value_G1: Tensor = self.linear(layer_norm(prompt_GH.detach().float(), prompt_GH.shape[-1:]))
+        value_G1: Tensor = self.linear(layer_norm(at_least_float32(prompt_GH.detach()), prompt_GH.shape[-1:]))
         return value_G1
 
     @torch.no_grad()

@@ -39,6 +39,7 @@ def config_in(root: Path, name: str, **sections: dict[str, Any]) -> Config:
             "victim_tokens": 5,
             "victim_replies": 2,
             "min_tokens": 3,
+            "cache_size": 0,  # a batch without what a cache knew may pad, and so round, otherwise
         },
         "engine": {"max_new_tokens": 10, "stop_text": "\n"},
         "searcher": {"num_responses": 8, "prompts_per_batch": 2, "temperature_fraction": 0.5},
@@ -95,14 +96,13 @@ def test_a_redteam_run_is_evaluated_by_success_and_diversity(run: Path) -> None:
 
 
 def test_a_resumed_redteam_run_repeats_the_uninterrupted_one(root: Path, run: Path) -> None:
-    """Rewards are the same but for rounding: a batch without what the cache knew may pad otherwise."""
     again = start(config_in(root, "again")).run
     for step in (4, 6):
         shutil.rmtree(again / "checkpoints" / f"step-{step:06d}")
     assert resume(again).finished
     before, after = rollouts(run), rollouts(again)
     assert before["response"].tolist() == after["response"].tolist()
-    assert after["reward"].tolist() == pytest.approx(before["reward"].tolist(), abs=1e-4)
+    assert before["reward"].tolist() == after["reward"].tolist()
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def test_a_tldr_run_trains_is_judged_and_can_be_compared(tmp_path: Path, capsys:
     run = start(config).run
     first, last = records(run, "eval")
     assert first["step"] == 0
-    assert first["kl"] == pytest.approx(0, abs=1e-4), "the policy is still the reference"
-    assert last["kl"] != pytest.approx(0, abs=1e-4)
+    assert first["kl"] == pytest.approx(0, abs=1e-3), "the policy is still the reference, but for rounding"
+    assert last["kl"] != pytest.approx(0, abs=1e-2)
     for record in (first, last):
         assert 0 <= record["win_rate"] <= 1
         assert record["num_compared"] == 4
@@ -63,7 +63,7 @@ def test_a_tldr_run_trains_is_judged_and_can_be_compared(tmp_path: Path, capsys:
     checkpoint = str(run / "checkpoints" / "step-000004" / "model")
     again = evaluate_model(config_for_model(checkpoint, {}), None)
     assert again["win_rate"] == last["win_rate"], "greedy, by the same judge"
-    assert again["kl"] > 0.5 * last["kl"], "to the model the run started from"
+    assert again["kl"] != pytest.approx(0, abs=1e-2), "to the model the run started from, not to itself"
 
     capsys.readouterr()
     assert main(["compare", str(run)]) == 0

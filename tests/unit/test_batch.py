@@ -91,6 +91,18 @@ def test_sums_are_over_each_response(sequences: Lengths) -> None:
     assert values.grad.tolist() == packed.response_T.float().tolist()
 
 
+def test_sums_and_batches_keep_the_precision_they_are_given() -> None:
+    groups = [make_group([5, 6], [[7], [8, 9]], [0.1, 0.5])]
+    packed = collate(groups).packed
+    for given_type, summed in [(torch.float64, torch.float64), (torch.float32, torch.float32)]:
+        assert packed.sum_by_response(torch.ones(3, dtype=given_type)).dtype == summed
+    assert packed.sum_by_response(torch.ones(3, dtype=torch.bfloat16)).dtype == torch.float32
+    assert {collate(groups).reward_GK.dtype, collate(groups).reference_GK.dtype} == {torch.float32}
+    exact = collate(groups, torch.float64)
+    assert exact.reward_GK.tolist() == [[0.1, 0.5]]
+    assert exact.reference_GK.dtype == torch.float64
+
+
 def test_collated_rows_are_groups_and_columns_trajectories() -> None:
     groups = [
         make_group([5, 6], [[7], [8, 9]], [0.25, 0.5], version=3),

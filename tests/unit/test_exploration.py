@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from float64 import in_float64, to_float64
 
 from tba.batch import pack
 from tba.config import SearcherConfig
@@ -53,12 +54,14 @@ def test_a_temperature_range_that_is_upside_down_is_refused() -> None:
 
 
 def engine_of(folder: str, stop_text: str = "") -> TransformersEngine:
+    model = to_float64(load_model(folder))
     return TransformersEngine(
-        load_model(folder), load_tokenizer(folder), temperature=1.0, max_new_tokens=12, seed=0, stop_text=stop_text
+        model, load_tokenizer(folder), temperature=1.0, max_new_tokens=12, seed=0, stop_text=stop_text
     )
 
 
 @pytest.mark.parametrize("temperature", [None, 0.6, 1.7])
+@in_float64()
 def test_log_probabilities_are_those_of_the_sampler(tmp_path: Path, temperature: float | None) -> None:
     folder = str(save_tiny_model(tmp_path))
     prompts = [Prompt("p", "", (5, 6, 7))] * 3  # copies of one prompt are prompts like others
@@ -66,12 +69,13 @@ def test_log_probabilities_are_those_of_the_sampler(tmp_path: Path, temperature:
     assert [len(row) for row in answers] == [4, 4, 4]
     packed = pack(list(zip(prompts, answers, strict=True)))
     with torch.no_grad():
-        expected = token_logprobs(load_model(folder), packed, temperature=temperature or 1.0)
+        expected = token_logprobs(to_float64(load_model(folder)), packed, temperature=temperature or 1.0)
     found = np.concatenate([r.token_logprobs for row in answers for r in row])
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)  # they are kept in float32
     assert len({r.tokens.tobytes() for row in answers for r in row}) > 6, "and copies get answers of their own"
 
 
+@in_float64()
 def test_a_response_may_end_with_a_text(tmp_path: Path) -> None:
     folder = str(save_tiny_model(tmp_path))
     tokenizer = load_tokenizer(folder)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, answered, build
+from float64 import in_float64, to_float64
+from tiny_models import ARCHITECTURES, FLOAT32, answered, build
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -47,22 +48,24 @@ def moved(model: PreTrainedModel) -> PreTrainedModel:
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", NAMES)
+@in_float64()
 def test_new_adapters_change_nothing(name: str, shared: bool) -> None:
-    base = build(ARCHITECTURES[name], shared=shared)
+    base = to_float64(build(ARCHITECTURES[name], shared=shared))
     with torch.no_grad():
         before = token_logprobs(base, packed())
-        assert_close(token_logprobs(adapted(base), packed()), before, rtol=0, atol=1e-6)
+        assert_close(token_logprobs(to_float64(adapted(base)), packed()), before, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", NAMES)
+@in_float64()
 def test_a_merged_model_is_the_adapted_one(name: str, shared: bool) -> None:
-    base = build(ARCHITECTURES[name], shared=shared)
-    model = moved(adapted(deepcopy(base)))
+    base = to_float64(build(ARCHITECTURES[name], shared=shared))
+    model = to_float64(moved(adapted(deepcopy(base))))
     with torch.no_grad():
         with_adapters = token_logprobs(model, packed())
         assert (with_adapters - token_logprobs(base, packed())).abs().max() > 0.05
-        assert_close(token_logprobs(merged(model), packed()), with_adapters, rtol=0, atol=1e-4)
+        assert_close(token_logprobs(merged(model), packed()), with_adapters, rtol=0, atol=1e-10)
         assert torch.equal(token_logprobs(model, packed()), with_adapters), "merging left the model as it was"
 
 
@@ -105,12 +108,13 @@ def test_an_engine_samples_from_the_adapters_it_loaded(tmp_path: Path, monkeypat
     with torch.no_grad():
         trained_T = token_logprobs(trained, answered_so, temperature=0.7)
         base_T = token_logprobs(load_model(folder), answered_so, temperature=0.7)
-    assert_close(sampled_T, trained_T, rtol=0, atol=1e-4)
+    assert_close(sampled_T, trained_T, rtol=0, atol=FLOAT32)
     assert (sampled_T - base_T).abs().max() > 0.05
 
 
+@in_float64()
 def test_what_is_saved_loads_with_plain_transformers(tmp_path: Path) -> None:
-    model = moved(adapted(load_model(str(save_tiny_model(tmp_path / "base")))))
+    model = to_float64(moved(adapted(load_model(str(save_tiny_model(tmp_path / "base"))))))
     save_merged(model, tmp_path / "saved")
     assert {path.name for path in (tmp_path / "saved").iterdir()} == {
         "config.json",
@@ -122,7 +126,7 @@ def test_what_is_saved_loads_with_plain_transformers(tmp_path: Path) -> None:
     assert not report["unexpected_keys"]
     with torch.no_grad():
         expected = token_logprobs(model, packed())
-        assert_close(token_logprobs(loaded.eval(), packed()), expected, rtol=0, atol=1e-5)
+        assert_close(token_logprobs(loaded.eval(), packed()), expected, rtol=0, atol=1e-10)
 
 
 def test_adapters_are_restored_to_the_bit(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from float64 import in_float64, to_float64
+from tiny_models import FLOAT32
 
+from tba import policy
 from tba.config import Config, load_config
 from tba.config_tasks import RedteamTaskConfig
 from tba.engines import sampling
@@ -100,7 +103,9 @@ def victim(path: str, **others: Any) -> Victim:
     return Victim(path, **{**base, "batch_size": 64, "seed": 0, **others})
 
 
-def test_replies_depend_on_the_attack_alone(models: tuple[str, str]) -> None:
+@in_float64()  # a number drawn within rounding of a token's share would give another reply
+def test_replies_depend_on_the_attack_alone(models: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "load_model", lambda *words, **options: to_float64(load_model(*words, **options)))
     together = victim(models[0])(ATTACKS)
     assert [len(replies) for replies in together] == [3, 3, 3]
     assert len({reply for replies in together for reply in replies}) > 6
@@ -154,11 +159,11 @@ def test_scores_do_not_depend_on_the_batch(tmp_path: Path, decoder: bool) -> Non
     fine, harmful = (
         SequenceClassifier(path, label=label, reads_attack=False, batch_size=2)(pairs) for label in ("fine", "HARMFUL")
     )
-    assert np.exp(fine) + np.exp(harmful) == pytest.approx(1.0)
+    assert np.exp(fine) + np.exp(harmful) == pytest.approx(1.0, abs=FLOAT32)
     alone = SequenceClassifier(path, label="harmful", reads_attack=False, batch_size=1)(pairs)
-    assert harmful == pytest.approx(alone, abs=1e-5)
+    assert harmful == pytest.approx(alone, abs=FLOAT32)
     both = SequenceClassifier(path, label="harmful", reads_attack=True, batch_size=2)
-    assert both(pairs) != pytest.approx(both([("b", attack) for attack in ATTACKS]), abs=1e-4)
+    assert both(pairs) != pytest.approx(both([("b", attack) for attack in ATTACKS]), abs=FLOAT32)
 
 
 def test_one_output_goes_through_a_sigmoid(tmp_path: Path) -> None:
@@ -167,7 +172,7 @@ def test_one_output_goes_through_a_sigmoid(tmp_path: Path) -> None:
     )
     encoded = classifier._tokenizer("tell me more", return_tensors="pt")
     logit = classifier._model(input_ids=encoded["input_ids"]).logits[0, 0]
-    assert classifier([("", "tell me more")]) == pytest.approx([float(torch.sigmoid(logit).log())], abs=1e-5)
+    assert classifier([("", "tell me more")]) == pytest.approx([float(torch.sigmoid(logit).log())], abs=FLOAT32)
 
 
 def test_labels_of_which_several_may_hold_are_each_their_own(tmp_path: Path) -> None:
@@ -176,7 +181,7 @@ def test_labels_of_which_several_may_hold_are_each_their_own(tmp_path: Path) -> 
         SequenceClassifier(path, label=name, reads_attack=False, batch_size=4)([("", "x y")])
         for name in ("rude", "threat")
     ]
-    assert float(np.exp(scores).sum()) != pytest.approx(1.0, abs=1e-3)
+    assert float(np.exp(scores).sum()) != pytest.approx(1.0, abs=FLOAT32)
 
 
 def test_labels_must_be_named_and_known(models: tuple[str, str]) -> None:
@@ -200,7 +205,7 @@ def test_a_guard_gives_the_probability_of_its_word(tmp_path: Path) -> None:
     text = "user: hi\nassistant: go away\nverdict:\n"
     logits = guard._model(**tokenizer(text, return_tensors="pt", add_special_tokens=False)).logits[0, -1]
     expected = float(logits.log_softmax(-1)[tokenizer("u").input_ids[0]])
-    assert guard(pairs)[0] == pytest.approx(expected, abs=1e-4), "padding on the left changes nothing"
+    assert guard(pairs)[0] == pytest.approx(expected, abs=FLOAT32), "padding on the left changes nothing"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -215,8 +220,8 @@ def test_the_reward_is_the_mean_log_score_and_the_rest_is_noted(models: tuple[st
     replies = reward._victim(ATTACKS)
     for i, attack in enumerate(ATTACKS):
         logs = [reward._score([(attack, reply)])[0] if reply.strip() else EMPTY_LOG_SCORE for reply in replies[i]]
-        assert scores.rewards[i] == pytest.approx(np.mean(logs), abs=1e-4)
-        assert scores.extras["harm"][i] == pytest.approx(np.mean(np.exp(logs)), abs=1e-4)
+        assert scores.rewards[i] == pytest.approx(np.mean(logs), abs=FLOAT32)
+        assert scores.extras["harm"][i] == pytest.approx(np.mean(np.exp(logs)), abs=FLOAT32)
         assert scores.extras["replies"][i] == replies[i]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import FLOAT32
 from transformers import AutoModelForSequenceClassification
 
 from tba.api import _settings
@@ -53,7 +54,7 @@ TEXTS = [" a", " long one", " mid", " x", " another"]
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
 def test_batches_of_any_size_give_each_row_its_own_score(path: str, batch_size: int) -> None:
     scores = RewardModel(path, batch_size=batch_size)(["p:"] * 5, TEXTS, [True] * 5)
-    assert scores == pytest.approx([direct_score(path, f"p:{text}") for text in TEXTS], abs=1e-5)
+    assert scores == pytest.approx([direct_score(path, f"p:{text}") for text in TEXTS], abs=FLOAT32)
     assert len(set(scores)) == 5
 
 
@@ -62,7 +63,7 @@ def test_scores_are_normalised_and_a_response_without_an_end_gets_its_own(path: 
     model = RewardModel(path, normalize_mean=0.5, normalize_std=2.0, no_eos_score=-1.0)
     scores = model(["p:"] * 5, TEXTS, [True, False, True, True, False])
     assert scores[1] == scores[4] == -1.0
-    assert [scores[i] for i in (0, 2, 3)] == pytest.approx([(raw[i] - 0.5) / 2 for i in (0, 2, 3)])
+    assert [scores[i] for i in (0, 2, 3)] == pytest.approx([(raw[i] - 0.5) / 2 for i in (0, 2, 3)], abs=FLOAT32)
 
 
 def test_too_long_inputs_lose_their_beginning_and_are_counted(path: str) -> None:
@@ -72,7 +73,7 @@ def test_too_long_inputs_lose_their_beginning_and_are_counted(path: str) -> None
     scores = model(["", ""], [long, short], [True, True], log_metric=counted.__setitem__)
     assert counted == {"truncated": 0.5}
     kept = long[-31:]  # and the end token
-    assert scores[0] == pytest.approx(direct_score(path, kept), abs=1e-5)
+    assert scores[0] == pytest.approx(direct_score(path, kept), abs=FLOAT32)
 
 
 def test_a_plain_text_is_closed_by_its_end_only_if_it_was_finished() -> None:
@@ -99,7 +100,7 @@ def test_a_reward_model_runs_in_the_reward_process(path: str) -> None:
     with Scorer([reward_model(path)], (), timeout_seconds=60) as scorer:
         assert scorer.names == ("reward_model",)
         [scores] = scorer.score([request])
-    assert scores.rewards == pytest.approx(RewardModel(path)(["p:"] * count, TEXTS, [True] * count))
+    assert scores.rewards == pytest.approx(RewardModel(path)(["p:"] * count, TEXTS, [True] * count), abs=FLOAT32)
     assert scores.metrics == {"reward_model/truncated": 0.0}
 
 

@@ -143,7 +143,7 @@ def step_gradient(table: Tensor, groups: list[Group], parts: Iterator[list[Group
     """
     total, gradients = torch.zeros(()), torch.zeros_like(table)
     for part in parts:
-        batch = collate(part)
+        batch = collate(part, table.dtype)
         logprobs_T = table.log_softmax(0)[batch.packed.targets]
         policy_GK = batch.sum_by_trajectory(logprobs_T)
         value = trajectory_balance(policy_GK, batch.reference_GK, batch.reward_GK, beta=0.1).value
@@ -159,14 +159,14 @@ def test_the_loss_of_several_groups_is_the_mean_of_theirs_for_any_split(
     num_groups: int, budget: int, seed: int
 ) -> None:
     groups = unequal_groups(num_groups, seed)
-    table = torch.randn(8, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+    table = torch.randn(8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
     value, grads = step_gradient(table, groups, micro_batches(groups, budget))
     alone = [step_gradient(table, [group], iter([[group]])) for group in groups]
-    assert_close(value, torch.stack([v for v, _ in alone]).mean(), rtol=1e-4, atol=1e-5)
-    assert_close(grads, torch.stack([g for _, g in alone]).mean(0), rtol=1e-4, atol=1e-5)
+    assert_close(value, torch.stack([v for v, _ in alone]).mean(), rtol=1e-10, atol=1e-10)
+    assert_close(grads, torch.stack([g for _, g in alone]).mean(0), rtol=1e-10, atol=1e-10)
     together_value, together_grads = step_gradient(table, groups, iter([groups]))
-    assert_close(value, together_value, rtol=1e-4, atol=1e-5)
-    assert_close(grads, together_grads, rtol=1e-4, atol=1e-5)
+    assert_close(value, together_value, rtol=1e-10, atol=1e-10)
+    assert_close(grads, together_grads, rtol=1e-10, atol=1e-10)
 
 
 def test_comparing_across_groups_would_show() -> None:
