@@ -101,4 +101,4 @@ class Report:
 
 
 class TbaError(Exception):
-    """A mistake the user can mend. Its message is one line that names what to change."""
+    """A mistake the user can fix. Its message is one line that names what to change."""

@@ -19,7 +19,7 @@ from tba.config import Config
 from tba.types import TbaError
 
 USER_ERROR = 64
-"""Exit code of a process that met a mistake the user can mend: starting it again would not help."""
+"""Exit code of a process that met a mistake the user can fix: starting it again would not help."""
 
 
 @dataclass(frozen=True)
