@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tba.rewards.scoring import ScoreRequest, Scores, score_group
+from tba.rewards.scoring import ScoreRequest, Scores
 from tba.search_metrics import SearchTally
+from tba.testing import score_now
 from tba.types import Response
 
 REQUEST = ScoreRequest("p", "1+1=", ("a", "b", "c", "d"), ((1,), (2,), (3,), (4,)), (True,) * 4, {}, False)
@@ -40,7 +41,7 @@ def means(*functions: Any, num_groups: int = 3) -> dict[str, Any]:
     """The record's means by function, of groups scored by all of them."""
     tally, named = SearchTally(), {function.__name__: function for function in functions}
     for _ in range(num_groups):
-        scores = score_group(named, [1.0] * len(named), REQUEST)
+        scores = score_now(named, REQUEST)
         tally.count(FOUR, VIEW, scores, list(named))
     return {name: value for name, value in tally.values(0, {}).items() if name.startswith("rewards/")}
 
