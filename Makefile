@@ -7,11 +7,12 @@ READY := $(VENV)/.ready
 EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench vllm docs model clean
+.PHONY: help demo test matrix check bench vllm docs model clean
 
 help:
 	@echo "make demo    train the embedded model on arithmetic, in a few minutes on two cores"
 	@echo "make test    run the test suite"
+	@echo "make matrix  run it with other kernels, other rounding, busy cores, in other orders: hours"
 	@echo "make check   lint, format check, type check, documentation up to date"
 	@echo "make bench   measure speed, write docs/benchmarks.md"
 	@echo "make vllm    an environment of its own with vLLM's CPU build, to measure against"
@@ -30,6 +31,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+matrix: $(READY)
+	$(BIN)/python scripts/test_matrix.py --repeats 3
 
 check: $(READY)
 	$(BIN)/ruff check .
