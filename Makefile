@@ -7,11 +7,12 @@ READY := $(VENV)/.ready
 EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-full vllm docs model clean
+.PHONY: help demo test matrix check bench bench-full vllm docs model clean
 
 help:
 	@echo "make demo        train the embedded model on arithmetic, in half a minute on two cores"
 	@echo "make test        run the test suite"
+	@echo "make matrix      run it with other kernels, other rounding, busy cores, in other orders: hours"
 	@echo "make check       lint, format check, type check, documentation up to date"
 	@echo "make bench       measure speed quickly; results and their page go to build/benchmarks"
 	@echo "make bench-full  measure speed in full, against TRL and vLLM too; write docs/benchmarks.md"
@@ -31,6 +32,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+matrix: $(READY)
+	$(BIN)/python scripts/test_matrix.py --repeats 3
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,11 +1,42 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Generator
+from typing import Any
 
 # Nothing in the tests may depend on a model hub; transformers reads this when it is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # The tests' models are tiny: more threads only wait for each other.
 torch.set_num_threads(1)
+
+# How long an example takes says something of the machine, and nothing of the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--order-seed", type=int, help="run the tests in a random order made of this seed")
+    parser.addoption("--rounding-seed", type=int, help="let torch round as some other processor, made of this seed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--order-seed")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    seed = item.config.getoption("--rounding-seed")
+    if seed is None:
+        return (yield)
+    from other_rounding import OtherRounding
+
+    with OtherRounding(seed):
+        return (yield)

@@ -44,7 +44,7 @@ class Echo:
 
 def evaluation(**settings: Any) -> Any:
     functions = ["final_answer_or_last_number", "by_last_number"]
-    with Scorer([f"tba.rewards.answer:{name}" for name in functions], [1, 0], timeout_seconds=30) as scorer:
+    with Scorer([f"tba.rewards.answer:{name}" for name in functions], [1, 0], timeout_seconds=240) as scorer:
         defaults: dict[str, Any] = {"num_samples": 0, "success_reward": 0.5, "prompts_per_batch": 3}
         return AccuracyEvaluator(Echo(), scorer, PROBLEMS, **defaults | settings)()  # type: ignore[arg-type]
 
@@ -57,7 +57,7 @@ def test_prompts_of_similar_length_go_together_and_answers_keep_their_order() ->
             batches.append([len(prompt.tokens) for prompt in prompts])
             return super().generate(prompts, num_responses, **options)
 
-    with Scorer(["tba.rewards.answer:final_answer"], [1], timeout_seconds=30) as scorer:
+    with Scorer(["tba.rewards.answer:final_answer"], [1], timeout_seconds=240) as scorer:
         answers = graded(Noting(), scorer, PROBLEMS, 1, 2, greedy=True, progress=no_progress)  # type: ignore[arg-type]
     assert batches == [[5, 4], [2, 1]]
     assert [answer.response.text for (answer,) in answers] == [text for _, _, text in ROWS]

@@ -97,7 +97,7 @@ def test_a_conversation_goes_through_the_reward_models_own_template() -> None:
 def test_a_reward_model_runs_in_the_reward_process(path: str) -> None:
     count = len(TEXTS)
     request = ScoreRequest("id", "p:", tuple(TEXTS), ((1,),) * count, (True,) * count, {"summary": "s"}, False)
-    with Scorer([reward_model(path)], (), timeout_seconds=60) as scorer:
+    with Scorer([reward_model(path)], (), timeout_seconds=240) as scorer:
         assert scorer.names == ("reward_model",)
         [scores] = scorer.score([request])
     assert scores.rewards == pytest.approx(RewardModel(path)(["p:"] * count, TEXTS, [True] * count), abs=FLOAT32)

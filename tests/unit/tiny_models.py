@@ -34,10 +34,12 @@ from tba.types import Prompt, Response
 VOCABULARY, EOS = 24, 1
 
 FLOAT32 = 64 * 15 * 8 * 2**-24
-"""More than float32 can add to an output of these models, or of those in `tba.testing`, on any processor: a sum of n
-terms is off by at most n · 2⁻²⁴ of their sizes in whatever order it is made, and 15 sums of at most 64 terms, whose
-sizes add up to some 8, follow one another. It makes 5e-4; real errors, being random, are near 1e-6, and a mistake moves
-1e-2 or more."""
+"""More than float32 can add to an output of these models, or of those in `tba.testing`, on any processor.
+
+A sum of n terms is off by at most n · 2⁻²⁴ of their sizes, in whatever order it is made, and 15 sums of at most 64
+terms, whose sizes add up to some 8, follow one another. That makes 5e-4. Real errors, being random, are near 1e-6; a
+mistake moves 1e-2 or more.
+"""
 
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
