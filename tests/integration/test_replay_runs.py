@@ -149,7 +149,8 @@ def test_other_settings_change_what_is_learned_and_not_the_data(
     assert [[r[name] for name in data] for r in after] == [[r[name] for name in data] for r in before]
     if "trainer" in changes:
         assert after[0]["loss"] == before[0]["loss"], "the first step starts from the same weights"
-    assert all(a["loss"] != b["loss"] for a, b in zip(after[1:], before[1:], strict=True))
+    # Not in each of them: groups of equal responses have no loss under any settings.
+    assert [r["loss"] for r in after[1:]] != [r["loss"] for r in before[1:]]
     assert not same_weights(weights(again, 8), weights(whole, 8))
 
 
