@@ -51,7 +51,7 @@ def arguments(config: Config, *, without: str = "") -> list[str]:
     return flags
 
 
-def tba(*words: str, cwd: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def tba(*words: str, cwd: Path | None = None, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tba.cli", *words], capture_output=True, text=True, cwd=cwd, timeout=timeout
     )

@@ -136,6 +136,6 @@ def test_a_damaged_checkpoint_is_named_and_a_sound_one_offered(
 
 def test_a_script_that_starts_a_run_when_it_is_imported_is_told_so() -> None:
     Path("script.py").write_text("import tba\n\ntba.train(run={'display': 'none'})\n")
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=600)
     assert done.returncode != 0
     assert "start it under `if __name__ == '__main__':`" in done.stderr
