@@ -29,6 +29,7 @@ KERNELS = {
     "onednn-avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
     "aten-default": {"ATEN_CPU_CAPABILITY": "default"},
     "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "numpy-sse": {"NPY_DISABLE_CPU_FEATURES": "AVX512_ICL X86_V4 X86_V3"},
 }
 SETTINGS = (*KERNELS, "rounding", "busy")
 

@@ -35,7 +35,8 @@ class OtherRounding(TorchDispatchMode):
         operation = func.overloadpacket
         if operation is _aten._scaled_dot_product_flash_attention_for_cpu and _plain(out[0]):
             return (self._moved(out[0], 4 * out[0].abs().amax()), *out[1:])
-        if "out" in kwargs or not _plain(out) or not all(_plain(x) for x in args if isinstance(x, Tensor)):
+        inputs = [x for x in args if isinstance(x, Tensor)]
+        if "out" in kwargs or not all(map(_plain, [out, *inputs])) or all(map(_whole, inputs)):
             return out
         if operation in _SUMS:
             return self._moved(out, operation(*[x.abs() if isinstance(x, Tensor) else x for x in args], **kwargs))
@@ -52,8 +53,13 @@ class OtherRounding(TorchDispatchMode):
         mixed = (mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D
         share = ((mixed >> 20) & 0xFFFFF).to(out.dtype) / 2**19 - 1  # of -1 to 1
         moved = out + torch.finfo(out.dtype).eps / 2 * share * size
-        # Whole numbers come of whole numbers, and those any processor adds exactly.
+        # What comes out whole, a probability of 1 for instance, is exact.
         return torch.where(torch.isfinite(moved) & (out != out.round()), moved, out)
+
+
+def _whole(value: Tensor) -> bool:
+    """Whole numbers are added exactly by any processor."""
+    return bool((value == value.round()).all())
 
 
 def _plain(value: Any) -> bool:

@@ -25,3 +25,4 @@ def test_whole_numbers_are_added_exactly() -> None:
     numbers = torch.arange(1000.0)
     with OtherRounding(1):
         assert numbers.sum() == 499_500
+        assert numbers.mean() == 499.5

@@ -35,8 +35,9 @@ from tba.types import Group, TbaError, Trajectory
 
 MIXED: Lengths = [(5, [3, 8, 1]), (2, [6, 6]), (9, [1])]
 
-lengths = st.lists(st.tuples(st.integers(1, 12), st.lists(st.integers(1, 12), min_size=1, max_size=4)), max_size=3)
-group_lengths = lengths.filter(bool)
+group_lengths = st.lists(
+    st.tuples(st.integers(1, 12), st.lists(st.integers(1, 12), min_size=1, max_size=4)), min_size=1, max_size=3
+)
 
 
 @cache
