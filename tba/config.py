@@ -107,8 +107,8 @@ class RewardConfig(Section):
     model_device: str = "cpu"
     """Device of the model, such as `cuda:1`."""
     timeout_seconds: float = Field(30.0, gt=0)
-    """Time limit for scoring one group. Past it the group's responses are dropped; a function that is not `async` is ended
-    by killing its process."""
+    """Time limit for scoring one group. Past it the group's responses are dropped; a function that is not `async` is
+    ended by killing its process."""
     start_seconds: float = Field(120.0, gt=0)
     """Time limit for a reward process to import its functions and load its models."""
     num_processes: int = Field(1, ge=1)

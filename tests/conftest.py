@@ -21,14 +21,19 @@ settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--order-seed", type=int, help="run the tests in a random order made of this seed")
+    parser.addoption("--order-seed", type=int, help="run files, and the tests of each, in an order made of this seed")
     parser.addoption("--rounding-seed", type=int, help="let torch round as some other processor, made of this seed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seed = config.getoption("--order-seed")
-    if seed is not None:
-        random.Random(seed).shuffle(items)
+    if seed is None:
+        return
+    rng = random.Random(seed)
+    # Tests of a file stay together, so that what they share is made once.
+    places = {path: rng.random() for path in dict.fromkeys(item.path for item in items)}
+    rng.shuffle(items)
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
