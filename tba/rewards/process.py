@@ -125,7 +125,7 @@ class RewardProcess:
 
     def kill(self) -> None:
         """End the child and the processes it started, whatever they do. Requests under way are lost."""
-        self._lose("died")
+        self._lose("died", "was ended")  # nobody waits to see how
 
     def stop(self) -> None:
         """End an idle child, letting it run its exit handlers."""
