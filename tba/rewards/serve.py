@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import multiprocessing
 import os
+import selectors
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -102,15 +103,15 @@ def _answer_all(
         scoring = GroupScoring(functions, weights, request)
         scoring.begin(partial(pipe.announce, number))
         if scoring.is_waiting:
-            loop = loop or _start_loop()
+            loop = loop or _start_loop(pipe)
             asyncio.run_coroutine_threadsafe(finish(number, scoring, request.prompt_id), loop)
         else:
             pipe.answer(number, scoring.scores(), request.prompt_id)
 
 
-def _start_loop() -> asyncio.AbstractEventLoop:
+def _start_loop(pipe: _Pipe) -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own. What would end a program, such as `sys.exit`, ends the process."""
-    loop = asyncio.new_event_loop()
+    loop = asyncio.SelectorEventLoop(_Selector(pipe))
 
     def run() -> None:
         try:
@@ -120,6 +121,18 @@ def _start_loop() -> asyncio.AbstractEventLoop:
 
     threading.Thread(target=run, name="tba-reward-loop", daemon=True).start()
     return loop
+
+
+class _Selector(selectors.DefaultSelector):
+    """What the loop waits with. A copy of the process shares it, and would take events that are meant for the loop."""
+
+    def __init__(self, pipe: _Pipe) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._pipe.end_if_forked()
+        return super().select(timeout)
 
 
 class _Pipe:
