@@ -78,7 +78,7 @@ def read_draws(run: Path, num_steps: int | None = None) -> list[Rows]:
     except FileNotFoundError:
         raise TbaError(f"{run} has no {FILE}: only runs that record their draws can be replayed") from None
     if lines and _step_of(lines[0]) > 1:
-        raise TbaError(f"{path} begins at step {_step_of(lines[0])}: only a run recorded from step 1 on can be replayed")
+        raise TbaError(f"{path} begins at step {_step_of(lines[0])}: only runs recorded from step 1 can be replayed")
     draws: list[Rows] = []
     for number, line in enumerate(lines[:num_steps], 1):
         rows = _rows_of(line, number)
