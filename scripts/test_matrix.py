@@ -1,6 +1,6 @@
 """Runs the test suite as other machines would: with other kernels, other rounding, busy cores, in other orders.
 
-Every run has a Hypothesis seed and an order of its own. It prints one line for each, adds it to
+Every run has a Hypothesis seed, an order and a temporary folder of its own. It prints one line for each, adds it to
 `build/test-matrix.jsonl`, keeps what a failing run printed beside that file, and fails if any run did.
 """
 
@@ -59,6 +59,8 @@ def run(setting: str, tests: list[str]) -> bool:
         words.append(f"--rounding-seed={seed}")
     started = time.monotonic()
     with busy_cores(setting == "busy"), tempfile.TemporaryDirectory() as storage:
+        # Folders of other lengths: a screen wraps their names elsewhere.
+        words.append(f"--basetemp={Path(storage, 'x' * (1 + order_seed % 60))}")
         # Examples that failed in one run would come again in the next, which has its own to look for.
         changes = {**KERNELS.get(setting, {}), "HYPOTHESIS_STORAGE_DIRECTORY": storage}
         command = [sys.executable, "-m", "pytest", *words]

@@ -52,7 +52,7 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
         draw_curves({name: _curves(found) for name, found in records.items()}, plot)
     else:
         raise TbaError("nothing to draw yet: none of these runs has an evaluation or a report of a Searcher")
-    console.print(f"drawn: {plot}", markup=False)
+    console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
 
 
 def points_of(name: str, evals: Sequence[dict[str, Any]]) -> list[Point]:

@@ -46,7 +46,8 @@ class Display:
     def __enter__(self) -> Display:
         if self._mode == "none":
             return self
-        self._console.print(Text.assemble(("tba", "bold"), f" · {self._run} · {headline(self._config)}"))
+        title = f" · {self._run} · {headline(self._config)}"
+        self._console.print(Text.assemble(("tba", "bold"), title), soft_wrap=True)
         if self._mode == "live":
             self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -85,7 +86,7 @@ class Display:
             how = Text.assemble("Resume with: ", (f"tba train --resume {self._run}", "bold"))
             if not list_checkpoints(self._run):
                 how = Text("There is no checkpoint yet: start again with --overwrite.")
-            self._console.print(Text.assemble(f"Stopped at step {self._progress.step}. ", how))
+            self._console.print(Text.assemble(f"Stopped at step {self._progress.step}. ", how), soft_wrap=True)
 
     def _tick(self) -> None:
         news = self._progress.update()

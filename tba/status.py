@@ -41,13 +41,13 @@ def show_status(run: Path) -> int:
     state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
     console = Console(highlight=False)
     held_out = f", held-out {evaluation_text(evals[-1])} at step {evals[-1]['step']}" if evals else ""
-    console.print(Text.assemble((str(run), "bold"), f": {state}, step {step} of {last}{held_out}"))
+    console.print(Text.assemble((str(run), "bold"), f": {state}, step {step} of {last}{held_out}"), soft_wrap=True)
     table = Table("process", "pid", "now", "for", "holds")
     for activity in activities:
         table.add_row(*map(Text, _row(activity, alive[activity["process"]])))
     console.print(table)
     if state == "stopped" and replayed is None:
-        console.print(f"Resume with: tba train --resume {run}", markup=False)
+        console.print(f"Resume with: tba train --resume {run}", markup=False, soft_wrap=True)
     return 1 if state == "stopped" else 0
 
 

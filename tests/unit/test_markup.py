@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,22 @@ def test_an_evaluation_names_its_model_and_its_parts(run: Path) -> None:
     shown = "".join(console.export_text().split())  # titles are as narrow as their tables
     assert f"{run}/checkpoints/step-000001/modelonx" in shown
     assert f"level={run}│" in shown
+
+
+def test_a_long_path_is_not_broken_at_the_edge_of_the_screen(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there to be copied, and how long it is differs from machine to machine."""
+    monkeypatch.setenv("COLUMNS", "80")
+    long = tmp_path / ("a-name-" * 20)
+    shutil.copytree(run, long)
+    config = Config.embedded(run={"display": "plain"})
+    write_run_config(long, config)
+    with Activity(long, "searcher-0")("score", ""):
+        show_status(long)
+    with Display(config, long) as display:
+        display.conclude(False)
+    shown = capsys.readouterr().out
+    assert f"{long}: stopped, step" in shown
+    assert shown.count(f"tba train --resume {long}\n") == 2
+    assert f"tba · {long} · " in shown
