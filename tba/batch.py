@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tba.precision import at_least_float32
 from tba.response_tree import Indices, ResponseTree
-from tba.types import Group, Prompt, Response, Trajectory
+from tba.types import Group, Prompt, Response, TokenLogprobs
 
 Answered = tuple[Prompt, Sequence[Response]]
 
@@ -56,57 +55,61 @@ class PackedTokens:
     def num_responses(self) -> int:
         return len(self.group_R)
 
-    def sum_by_response(self, values_T: Tensor) -> Tensor:
-        """Sum a per-token quantity over each response, differentiably: (T,) to (R,)."""
-        values_T = at_least_float32(values_T)
-        return values_T.new_zeros(self.num_responses).index_add(0, self.response_T, values_T)
-
 
 @dataclass(frozen=True)
 class Batch:
-    """G groups of K trajectories: their tokens, and what the objective needs of each."""
+    """G groups of K trajectories: the tokens to compute, and what is recorded of each trajectory.
 
-    packed: PackedTokens
-    """The distinct responses: one that occurs several times in a group is computed once."""
-    response_GK: Tensor
-    """Which of the packed responses each trajectory has."""
+    J counts the tokens of all trajectories, one after the other.
+    """
+
+    parts: tuple[PackedTokens, ...]
+    """The distinct responses, computed once however often they occur: in one forward pass, or in several if a single
+    group is larger than the budget. T below counts the response tokens of all parts."""
+    token_J: Tensor
+    """Which of the T computed tokens each token is."""
+    trajectory_J: Tensor
+    position_J: Tensor
+    behaviour_J: Tensor
+    reference_J: Tensor
     reward_GK: Tensor
-    reference_GK: Tensor
-    version_GK: Tensor
+    length_GK: Tensor
 
     @property
-    def shape(self) -> torch.Size:
-        return self.reward_GK.shape
-
-    def sum_by_trajectory(self, values_T: Tensor) -> Tensor:
-        """Sum a per-token quantity of the packed responses over each trajectory, differentiably: (T,) to (G, K)."""
-        return self.packed.sum_by_response(values_T)[self.response_GK]
+    def num_tokens_of_parts(self) -> list[int]:
+        """T of each part."""
+        return [len(part.response_T) for part in self.parts]
 
 
-def collate(groups: Sequence[Group], dtype: torch.dtype = torch.float32) -> Batch:
-    """Groups of equal size to tensors; rewards and the reference's log-probabilities in the given precision."""
-    rows = [group.trajectories for group in groups]
+def collate(groups: Sequence[Group], max_tokens: int, dtype: torch.dtype = torch.float32) -> Batch:
+    """Groups of equal size to tensors; rewards in the given precision. Parts have at most `max_tokens` if possible."""
+    trajectories = [t for group in groups for t in group.trajectories]
     answered: list[Answered] = []
-    positions: list[list[int]] = []
-    for group, row in zip(groups, rows, strict=True):
-        responses, places = distinct([t.response for t in row])
+    places: list[int] = []
+    for group in groups:
+        responses, found = distinct([t.response for t in group.trajectories])
         offset = sum(len(earlier) for _, earlier in answered)
         answered.append((group.prompt, responses))
-        positions.append([offset + place for place in places])
+        places += [offset + place for place in found]
+    sizes_R = np.array([len(response) for _, responses in answered for response in responses])
+    starts_R = np.cumsum(sizes_R) - sizes_R
+    lengths = sizes_R[places]
+    position_J = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    shape = (len(groups), -1)
     return Batch(
-        packed=pack(answered),
-        response_GK=torch.tensor(positions),
-        reward_GK=torch.tensor([[t.reward for t in row] for row in rows], dtype=dtype),
-        reference_GK=_reference_logprobs([t for row in rows for t in row]).to(dtype).view(len(rows), -1),
-        version_GK=torch.tensor([[t.version for t in row] for row in rows]),
+        parts=tuple(pack(part) for part in split_by_tokens(answered, max_tokens)),
+        token_J=_long(np.repeat(starts_R[places], lengths) + position_J),
+        trajectory_J=_long(np.repeat(np.arange(len(trajectories)), lengths)),
+        position_J=_long(position_J),
+        behaviour_J=_recorded([t.response.token_logprobs for t in trajectories]),
+        reference_J=_recorded([t.reference_token_logprobs for t in trajectories]),
+        reward_GK=torch.tensor([t.reward for t in trajectories], dtype=dtype).view(shape),
+        length_GK=_long(lengths).view(shape),
     )
 
 
-def _reference_logprobs(trajectories: Sequence[Trajectory]) -> Tensor:
-    """The reference's log-probability of each whole response, all in one sum."""
-    views = [t.reference_token_logprobs for t in trajectories]
-    starts = np.cumsum([0, *map(len, views)])[:-1]
-    return torch.from_numpy(np.add.reduceat(np.concatenate(views, dtype=np.float64), starts))
+def _recorded(values: Sequence[TokenLogprobs]) -> Tensor:
+    return torch.from_numpy(np.concatenate(values, dtype=np.float64))
 
 
 def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
@@ -162,29 +165,56 @@ def pack(answered: Sequence[Answered]) -> PackedTokens:
 
 
 def split_by_tokens(answered: Sequence[Answered], max_tokens: int) -> Iterator[list[Answered]]:
-    """Split by token budget, whole groups only, in order. One that is larger than the budget goes alone."""
+    """Split by token budget, in order. A prompt whose responses go beyond the budget is cut into parts of its own, each
+    with the prompt and as many responses as fit; a single response that does not fit goes alone."""
     chosen: list[Answered] = []
     budget = max_tokens
     for prompt, responses in answered:
-        size = len(prompt.tokens) + sum(len(response) for response in responses)
+        size = _num_tokens(prompt, responses)
         if chosen and size > budget:
             yield chosen
             chosen, budget = [], max_tokens
+        if size > max_tokens:
+            for part in _cut(responses, max_tokens - len(prompt.tokens)):
+                yield [(prompt, part)]
+            continue
         chosen.append((prompt, responses))
         budget -= size
     if chosen:
         yield chosen
 
 
-def micro_batches(groups: Sequence[Group], max_tokens: int) -> Iterator[list[Group]]:
-    """Groups for one pass each. Trajectory balance compares a group's responses, so no group comes apart.
+def _cut(responses: Sequence[Response], max_tokens: int) -> Iterator[list[Response]]:
+    part: list[Response] = []
+    for response in responses:
+        if part and sum(map(len, part)) + len(response) > max_tokens:
+            yield part
+            part = []
+        part.append(response)
+    yield part
+
+
+def _num_tokens(prompt: Prompt, responses: Sequence[Response]) -> int:
+    return len(prompt.tokens) + sum(len(response) for response in responses)
+
+
+def micro_batches(groups: Sequence[Group], max_tokens: int) -> Iterator[list[int]]:
+    """The numbers of the groups that go through a pass together, whole; one larger than the budget goes alone.
 
     Groups go in order of length, so that attention pads little.
     """
-    ordered = iter(by_length := sorted(groups, key=lambda group: group.num_tokens))
-    answered = [(group.prompt, [t.response for t in group.trajectories]) for group in by_length]
-    for part in split_by_tokens(answered, max_tokens):
-        yield [next(ordered) for _ in part]
+    chosen: list[int] = []
+    budget = max_tokens
+    for number in sorted(range(len(groups)), key=lambda number: groups[number].num_tokens):
+        group = groups[number]
+        size = _num_tokens(group.prompt, [t.response for t in group.trajectories])
+        if chosen and size > budget:
+            yield chosen
+            chosen, budget = [], max_tokens
+        chosen.append(number)
+        budget -= size
+    if chosen:
+        yield chosen
 
 
 def _long(values: Indices) -> Tensor:

@@ -27,10 +27,11 @@ from tba.evaluations.embeddings import Embedder
 from tba.evaluations.preference import PreferenceEvaluator
 from tba.evaluations.redteam import RedteamEvaluator
 from tba.exploration import Exploration
+from tba.learn.learner import LocalLearner
 from tba.lora import add_adapters
 from tba.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
-from tba.objectives import OBJECTIVES, LogPartition
-from tba.policy import Reference, load_model, load_tokenizer
+from tba.optimization import Optimization
+from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
 from tba.rewards.functions import RewardSpec
 from tba.rewards.reward_model import reward_model
@@ -57,17 +58,10 @@ def build_trainer(
 ) -> Trainer:
     """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock."""
     deterministic = config.run.launcher == "inline"
-    # A checkpoint's model has its adapters merged; they are restored to the base exactly, from its state.
-    whole = checkpoint is not None and not config.model.lora_rank
-    model = _policy(config, str(checkpoint.model) if checkpoint and whole else config.model.path)
-    if config.model.gradient_checkpointing:
-        _checkpoint_layers(model)
+    activity = Activity(run, "trainer")
     trainer = Trainer(
         run=run,
-        model=model,
-        tokenizer=_tokenizer(config),
-        objective=OBJECTIVES[config.objective.kind],
-        log_z=LogPartition(_hidden_size(model)) if config.objective.kind == "trajectory_balance_learned_z" else None,
+        learner=build_learner(config, activity),
         buffer=ReplayBuffer(
             config.buffer.capacity, config.buffer.capacity_per_prompt, recent_groups=config.trainer.num_groups
         ),
@@ -76,13 +70,10 @@ def build_trainer(
         weights=weights,
         groups=groups,
         metrics=_metrics(config, run, checkpoint, started),
-        activity=Activity(run, "trainer"),
+        activity=activity,
         config=config.trainer,
-        model_config=config.model,
         buffer_config=config.buffer,
-        objective_config=config.objective,
         checkpoint_config=config.checkpoint,
-        temperature=config.engine.temperature,
         seed=config.run.seed,
         stop_at_sync=deterministic,
         searcher_states=searcher_states,
@@ -91,6 +82,30 @@ def build_trainer(
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
         trainer.restore(checkpoint, keep_tail=not deterministic and config.trainer.staleness_limit is None)
     return trainer
+
+
+def build_learner(config: Config, activity: Activity) -> LocalLearner:
+    """The model that is trained as it is at first; a checkpoint is loaded into it."""
+    model = _trained_model(config)
+    if config.model.gradient_checkpointing:
+        _checkpoint_layers(model)
+    policy = _policy(config, model)
+    objective = config.objective.build(num_steps=config.trainer.num_steps, hidden_size=policy.hidden_size)
+    optimization = Optimization(
+        model,
+        config.trainer,
+        modules=objective.modules,
+        modules_learning_rate=objective.modules_learning_rate,
+    )
+    return LocalLearner(
+        policy,
+        _tokenizer(config),
+        objective,
+        optimization,
+        max_tokens=config.trainer.micro_batch_tokens,
+        max_grad_norm=config.trainer.max_grad_norm,
+        activity=activity,
+    )
 
 
 def build_searcher(
@@ -105,7 +120,7 @@ def build_searcher(
     """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
     seed = (config.run.seed, index, incarnation)
     tokenizer = _tokenizer(config)
-    model = _policy(config, config.model.path)
+    model = _trained_model(config)
     task = build_task(config, tokenizer, model)
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
     for why, count in task.skipped.items() if index == 0 else ():
@@ -286,12 +301,15 @@ def load_reference(config: Config) -> PreTrainedModel | None:
 
 
 def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
-    return Reference(
+    return Reference(_policy(config, model, temperature), max_tokens=config.trainer.micro_batch_tokens)
+
+
+def _policy(config: Config, model: PreTrainedModel, temperature: float | None = None) -> Policy:
+    return Policy(
         model,
         temperature=temperature or config.engine.temperature,
         chunk_tokens=config.model.logit_chunk_tokens,
         bf16=config.model.precision == "bfloat16",
-        max_tokens=config.trainer.micro_batch_tokens,
     )
 
 
@@ -314,9 +332,9 @@ def _reference_model(config: Config, path: str) -> PreTrainedModel:
     return model
 
 
-def _policy(config: Config, path: str) -> PreTrainedModel:
+def _trained_model(config: Config) -> PreTrainedModel:
     """What is trained. A model to evaluate is loaded without adapters: checkpoints have them merged."""
-    model = _load(config, path)
+    model = _load(config, config.model.path)
     if config.model.lora_rank:
         add_adapters(
             model,
@@ -326,10 +344,6 @@ def _policy(config: Config, path: str) -> PreTrainedModel:
             seed=integer(Purpose.ADAPTERS, config.run.seed),
         )
     return model
-
-
-def _hidden_size(model: PreTrainedModel) -> int:
-    return int(model.get_output_embeddings().weight.shape[1])
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:

@@ -13,14 +13,11 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
 
 from tba.types import TbaError
-
-if TYPE_CHECKING:  # checkpoints are found and checked in processes that never load torch
-    from torch import Tensor
 
 FOLDER = "checkpoints"
 _STEP = re.compile(r"step-\d+")
@@ -44,11 +41,6 @@ class Checkpoint:
         state: dict[str, Any] = json.loads((self.path / "state/state.json").read_text("utf-8"))
         return state
 
-    def tensors(self) -> dict[str, Tensor]:
-        from safetensors.torch import load_file
-
-        return load_file(self.path / "state/tensors.safetensors")
-
     def damage(self) -> str | None:
         """What is wrong with it, or None if every file is there with the bytes that were written."""
         try:
@@ -71,14 +63,15 @@ def save_checkpoint(
     run: Path,
     step: int,
     *,
-    save_model: Callable[[Path], None],
-    tensors: Mapping[str, Tensor],
+    save: Callable[[Path], None],
     state: Mapping[str, Any],
     keep_last: int,
 ) -> Checkpoint:
-    """Write a checkpoint whole or not at all, then remove those beyond the newest `keep_last`."""
+    """Write a checkpoint whole or not at all, then remove those beyond the newest `keep_last`.
+
+    `save` writes the Learner's part into a folder; `state` is what else a resume needs, as JSON.
+    """
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     folder = run / FOLDER
     target, partial = folder / f"step-{step:06d}", folder / f".step-{step:06d}.partial"
@@ -86,8 +79,7 @@ def save_checkpoint(
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         (partial / "state").mkdir(parents=True)
-        save_model(partial / "model")
-        save_file(dict(tensors), partial / "state/tensors.safetensors")
+        save(partial)
         (partial / "state/state.json").write_text(json.dumps(state), "utf-8")
         files = sorted(path for path in partial.rglob("*") if path.is_file())
         manifest = {str(path.relative_to(partial)): _digest(path) for path in files}

@@ -18,6 +18,7 @@ from tba import config_text
 from tba.config_faults import in_one_line
 from tba.config_section import Section
 from tba.config_tasks import KINDS_WITH_DATA, ArithmeticTaskConfig, TaskConfig, task_shorthand
+from tba.objectives import ObjectiveConfig, carried_over, default_settings
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
@@ -190,47 +191,6 @@ class BufferConfig(Section):
     """Sharpness of that softmax; 0 is uniform."""
 
 
-class ObjectiveConfig(Section):
-    """What is minimised."""
-
-    kind: Literal["trajectory_balance", "trajectory_balance_learned_z"] = "trajectory_balance"
-    """`trajectory_balance` estimates log Z from each group (VarGrad); `…_learned_z` learns it, as the paper's
-    red-teaming does: a linear function of the prompt's mean hidden state."""
-    beta: float = Field(0.05, gt=0)
-    """Temperature of the target: the optimum is the reference times exp(reward / beta)."""
-    beta_final: float | None = Field(None, gt=0)
-    """Value at the end of the schedule; required unless the schedule is constant."""
-    beta_schedule: Literal["constant", "linear", "jump"] = "constant"
-    """`linear` moves to `beta_final` over `beta_steps`; `jump` follows that line until `beta_stop`, then jumps."""
-    beta_steps: int | None = Field(None, ge=1)
-    """Steps over which the line runs; empty: half of `trainer.num_steps`, as in the paper's TL;DR runs."""
-    beta_stop: int | None = Field(None, ge=1)
-    """Step of the jump; empty: an eighth of `trainer.num_steps`."""
-    reference_temperature: float = Field(1.0, gt=0)
-    """γ in the target exp((log π_ref / γ + reward / beta) / T): above 1 the reference holds the policy less."""
-    reference_temperature_final: float | None = Field(None, gt=0)
-    """γ at the end of its schedule; empty: constant."""
-    reference_temperature_steps: int | None = Field(None, ge=1)
-    """Steps over which γ moves; empty: all of `trainer.num_steps`."""
-    reward_temperature: float = Field(1.0, gt=0)
-    """T in that target: above 1 it is flatter, which helps exploration early on."""
-    reward_temperature_final: float | None = Field(None, gt=0)
-    """T at the end of its schedule; empty: constant."""
-    reward_temperature_steps: int | None = Field(None, ge=1)
-    """Steps over which T moves; empty: all of `trainer.num_steps`."""
-    log_z_learning_rate: float = Field(1e-3, gt=0)
-    """Peak learning rate of a learned log Z; it follows the schedule of `trainer.learning_rate`."""
-
-    @model_validator(mode="after")
-    def _check(self) -> ObjectiveConfig:
-        if self.beta_schedule != "constant" and self.beta_final is None:
-            raise ValueError(f"objective.beta_final is missing: beta_schedule = {self.beta_schedule!r} needs it")
-        for name in ("reference_temperature", "reward_temperature"):
-            if getattr(self, f"{name}_steps") is not None and getattr(self, f"{name}_final") is None:
-                raise ValueError(f"objective.{name}_final is missing: {name}_steps is of no use without it")
-        return self
-
-
 class TrainerConfig(Section):
     """The process that learns."""
 
@@ -266,8 +226,9 @@ class TrainerConfig(Section):
     """Gradients are clipped to this norm."""
     micro_batch_tokens: int = Field(2_048, ge=1)
     """Tokens in one forward and backward pass, which decide how much memory it takes: about 2 MB for each token with a
-    model of 135M parameters. A group is never split, so a larger group makes a pass of its own. Passes of the reference
-    model in Searchers have the same limit."""
+    model of 135M parameters. A group that is larger is computed in parts, each with some of its responses; that takes
+    one more forward pass of the group, and changes no result. Passes of the reference model in Searchers have the same
+    limit."""
 
     @property
     def staleness_limit(self) -> int | None:
@@ -348,7 +309,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     searcher: SearcherConfig = SearcherConfig()
     buffer: BufferConfig = BufferConfig()
-    objective: ObjectiveConfig = ObjectiveConfig()
+    objective: ObjectiveConfig = default_settings()
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -429,6 +390,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
                 value = task_shorthand(value)
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != kind:
                 old = None
+        if key == "objective" and isinstance(old, Mapping) and isinstance(value, Mapping) and "kind" in value:
+            old = carried_over(old, value["kind"])
         if isinstance(old, str) and isinstance(value, Mapping):
             old = config_text.expand(key, old)
         if isinstance(old, Mapping) and isinstance(value, str) and key in ("task", "model", "reward"):

@@ -9,6 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from tba.config_tasks import TASK_KINDS
+from tba.objectives import KINDS, OWN
+
+_KINDS = {*TASK_KINDS, *KINDS, OWN}
+"""Parts of a fault's place that are not names of settings."""
 
 
 def in_one_line(error: ValidationError, known: Sequence[str], listed_by: str) -> str:
@@ -18,7 +22,7 @@ def in_one_line(error: ValidationError, known: Sequence[str], listed_by: str) ->
 
 def _in_words(fault: Any, known: Sequence[str], listed_by: str) -> str:
     """One fault as `section.key: what is wrong`."""
-    where = ".".join(str(part) for part in fault["loc"] if part not in TASK_KINDS)
+    where = ".".join(str(part) for part in fault["loc"] if part not in _KINDS)
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
     if fault["type"] == "extra_forbidden":
@@ -28,6 +32,6 @@ def _in_words(fault: Any, known: Sequence[str], listed_by: str) -> str:
     if fault["type"] == "missing":
         return f"{where} is missing: set it with --{where.replace('_', '-')}"
     if fault["type"] == "union_tag_invalid":
-        return f"unknown task {fault['ctx']['tag']!r}: one of {fault['ctx']['expected_tags']}"
+        return f"unknown {where} {fault['ctx']['tag']!r}: one of {fault['ctx']['expected_tags']}"
     message = fault["msg"][0].lower() + fault["msg"][1:]
     return f"{where} = {fault['input']!r}: {message}"

@@ -26,13 +26,17 @@ class Setting:
 
 
 def sections() -> Iterator[tuple[str, str, list[Setting]]]:
-    """Each section: its name, what it is about, its settings. A task has one section for each kind."""
+    """Each section: its name, what it is about, its settings. Where there are kinds, each has a section."""
     for name, field in Config.model_fields.items():
         for model in _models(field.annotation):
-            kind = model.model_fields["kind"].default if name == "task" else None
-            title = f"task (kind = {kind})" if kind else name
+            title = f"{name} (kind = {kind_of(model)})" if "kind" in model.model_fields else name
             settings = [_setting(f"{name}.{key}", info) for key, info in model.model_fields.items()]
             yield title, _one_line(model.__doc__), settings
+
+
+def kind_of(model: type[Section]) -> str:
+    field = model.model_fields["kind"]
+    return "module:Class" if field.is_required() else str(field.default)
 
 
 def setting_names() -> list[str]:

@@ -18,16 +18,21 @@ class Optimization:
         model: PreTrainedModel,
         config: TrainerConfig,
         *,
-        log_z: nn.Module | None = None,
-        log_z_learning_rate: float = 1e-3,
+        modules: Mapping[str, nn.Module] | None = None,
+        modules_learning_rate: float = 1e-3,
     ) -> None:
+        """`modules` are what the objective learns beside the policy, by name."""
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self._named.values())
-        """The policy's. A learned log Z has a rate of its own, and its gradient is not part of the policy's norm."""
+        """The policy's. The modules have a rate of their own, and their gradients are not part of the policy's norm."""
+        beside = {
+            f"{name}.{key}": p for name, module in (modules or {}).items() for key, p in module.named_parameters()
+        }
+        self._beside = list(beside.values())
         groups: list[dict[str, Any]] = [{"params": self.parameters}]
-        if log_z is not None:
-            self._named |= {f"log_z.{name}": p for name, p in log_z.named_parameters()}
-            groups.append({"params": list(log_z.parameters()), "lr": log_z_learning_rate, "weight_decay": 0.0})
+        if beside:
+            self._named |= beside
+            groups.append({"params": self._beside, "lr": modules_learning_rate, "weight_decay": 0.0})
         self._optimizer = torch.optim.AdamW(
             groups,
             lr=config.learning_rate,
@@ -45,6 +50,10 @@ class Optimization:
     def step(self) -> None:
         self._optimizer.step()
         self._schedule.step()
+
+    def modules_are_finite(self) -> bool:
+        """Whether the gradients of the modules are, as far as they have one."""
+        return all(bool(p.grad.isfinite().all()) for p in self._beside if p.grad is not None)
 
     def zero_grad(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

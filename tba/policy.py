@@ -1,7 +1,7 @@
 """Load models, and the log-probability of responses under them.
 
-`token_logprobs` is the only place where log-probabilities are computed, for the policy and for the reference
-alike, so a difference of kernels cannot pose as a difference of models. Generation is not here (`engines/`).
+`Policy` is the only place where log-probabilities are computed, for the policy and for the reference alike, so a
+difference of kernels cannot pose as a difference of models. Generation is not here (`engines/`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,38 +72,54 @@ def uses_shared_prompt(model: PreTrainedModel) -> bool:
     return bool(model.config._attn_implementation == SHARED_PROMPT)
 
 
-def token_logprobs(
-    model: PreTrainedModel,
-    packed: PackedTokens,
-    *,
-    temperature: float = 1.0,
-    chunk_tokens: int = 1024,
-    bf16: bool = False,
-) -> Tensor:
-    """Log-probability of every response token, (T,), at the given temperature.
+class Logprobs(NamedTuple):
+    """What a forward pass says of a packed batch."""
+
+    tokens_T: Tensor
+    """Log-probability of every response token that the policy wrote."""
+    prompt_GH: Tensor
+    """The mean of each prompt's last hidden states, without a gradient."""
+
+
+class Policy(nn.Module):
+    """A causal LM as a density over responses, at one temperature: its forward pass is their log-probabilities.
 
     With shared attention what responses have in common, the prompt first of all, is computed once; the vocabulary
-    projection touches response positions only, in chunks, so (tokens × vocabulary) is never held.
+    projection touches response positions only, in chunks, so (tokens × vocabulary) is never held. Everything that uses
+    a parameter happens inside this forward, which is what wrappers such as FSDP's `fully_shard` need.
     """
-    return logprobs_and_prompts(model, packed, temperature=temperature, chunk_tokens=chunk_tokens, bf16=bf16)[0]
 
+    def __init__(
+        self, model: PreTrainedModel, *, temperature: float = 1.0, chunk_tokens: int = 1024, bf16: bool = False
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._temperature = temperature
+        self._chunk_tokens = chunk_tokens
+        self._bf16 = bf16
 
-def logprobs_and_prompts(
-    model: PreTrainedModel, packed: PackedTokens, *, temperature: float, chunk_tokens: int, bf16: bool
-) -> tuple[Tensor, Tensor]:
-    """`token_logprobs`, and from the same pass the mean of each prompt's last hidden states, (G, H), detached."""
-    with _autocast(bf16):
-        if not uses_shared_prompt(model):
-            return _padded_logprobs(model, packed, temperature)
-        hidden_NH = _packed_hidden(model, packed)
-        hidden_EH = hidden_NH.index_select(0, packed.predictor_E)
-        head = model.get_output_embeddings()
-        logprobs_E = target_logprobs(
-            hidden_EH, head.weight, getattr(head, "bias", None), packed.target_E, temperature, chunk_tokens
-        )
-    rows = zip(packed.prompt_index_GP, packed.prompt_lengths_G.tolist(), strict=True)
-    prompts_GH = torch.stack([at_least_float32(hidden_NH.detach()[index[:n]]).mean(dim=0) for index, n in rows])
-    return logprobs_E[packed.distinct_T], prompts_GH
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[1])
+
+    def forward(self, packed: PackedTokens) -> Logprobs:
+        with _autocast(self._bf16):
+            if not uses_shared_prompt(self.model):
+                return _padded_logprobs(self.model, packed, self._temperature)
+            hidden_NH = _packed_hidden(self.model, packed)
+            hidden_EH = hidden_NH.index_select(0, packed.predictor_E)
+            head = self.model.get_output_embeddings()
+            logprobs_E = target_logprobs(
+                hidden_EH,
+                head.weight,
+                getattr(head, "bias", None),
+                packed.target_E,
+                self._temperature,
+                self._chunk_tokens,
+            )
+        rows = zip(packed.prompt_index_GP, packed.prompt_lengths_G.tolist(), strict=True)
+        prompts_GH = torch.stack([at_least_float32(hidden_NH.detach()[index[:n]]).mean(dim=0) for index, n in rows])
+        return Logprobs(logprobs_E[packed.distinct_T], prompts_GH)
 
 
 def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
@@ -159,7 +175,7 @@ def _blocks_of_similar_length(lengths_R: Tensor, prompt_length: int) -> list[tup
     return cut(rows_R, lengths_R)
 
 
-def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> tuple[Tensor, Tensor]:
+def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> Logprobs:
     """The plain forward: every response a row of its own, prompt included, padded to the longest.
 
     Right for any causal LM, since nothing but its own forward is used. Costs the prompt once per response.
@@ -185,7 +201,7 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
     first_rows = [groups_R.index(g) for g in range(len(lengths_G))]
     read = [last[0][r, :n] for r, n in zip(first_rows, lengths_G, strict=True)]
     prompt_GH = torch.stack([at_least_float32(hidden_PH).mean(dim=0) for hidden_PH in read])
-    return logprobs_TV.gather(1, target_T.unsqueeze(1)).squeeze(1), prompt_GH
+    return Logprobs(logprobs_TV.gather(1, target_T.unsqueeze(1)).squeeze(1), prompt_GH)
 
 
 def _autocast(bf16: bool) -> AbstractContextManager[Any]:
@@ -195,11 +211,9 @@ def _autocast(bf16: bool) -> AbstractContextManager[Any]:
 class Reference:
     """The frozen model that the policy is held to: what it makes of given responses, with no gradient."""
 
-    def __init__(
-        self, model: PreTrainedModel, *, temperature: float, chunk_tokens: int, bf16: bool, max_tokens: int
-    ) -> None:
-        self._model = model.requires_grad_(False)
-        self._settings = {"temperature": temperature, "chunk_tokens": chunk_tokens, "bf16": bf16}
+    def __init__(self, policy: Policy, *, max_tokens: int) -> None:
+        """`max_tokens` go through a forward pass at once."""
+        self._policy = policy.requires_grad_(False)
         self._max_tokens = max_tokens
 
     @torch.inference_mode()
@@ -210,14 +224,13 @@ class Reference:
         return [[row[place] for place in places] for row, (_, _, places) in zip(computed, unique, strict=True)]
 
     def _computed(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
-        found: list[list[TokenLogprobs]] = []
+        found: list[TokenLogprobs] = []
         for part in split_by_tokens(answered, self._max_tokens):
-            packed = pack(part)
-            values = token_logprobs(self._model, packed, **self._settings).numpy()  # type: ignore[arg-type]
+            values = self._policy(pack(part)).tokens_T.numpy()
             ends = np.cumsum([len(r) for _, responses in part for r in responses])
-            per_response = iter(np.split(values, ends[:-1]))
-            found += [[next(per_response) for _ in responses] for _, responses in part]
-        return found
+            found += np.split(values, ends[:-1])
+        per_response = iter(found)  # a prompt's responses may have been in several parts
+        return [[next(per_response) for _ in responses] for _, responses in answered]
 
 
 def export_weights(model: PreTrainedModel) -> dict[str, NDArray[np.uint8]]:
@@ -233,6 +246,14 @@ def import_weights(model: PreTrainedModel, tensors: Mapping[str, NDArray[np.uint
         raise ValueError(f"published weights do not fit the model: {sorted(tensors.keys() ^ parameters.keys())[:3]}")
     for name, parameter in parameters.items():
         parameter.copy_(torch.from_numpy(tensors[name]).view(parameter.dtype).view(parameter.shape))
+
+
+@torch.no_grad()
+def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Give a model the weights of another one of the same shape."""
+    values = dict(source.named_parameters())
+    for name, parameter in target.named_parameters():
+        parameter.copy_(values[name])
 
 
 def _as_bytes(parameter: nn.Parameter) -> NDArray[np.uint8]:

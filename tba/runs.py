@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tba.checkpoint import run_of_model
-from tba.config import EMBEDDED_MODEL, Config, embedded_settings, parse_config, to_toml
+from tba.config import EMBEDDED_MODEL, Config, RewardConfig, embedded_settings, parse_config, to_toml
 from tba.config_help import setting_names
+from tba.objectives import without_those_of_others
 from tba.types import TbaError
 
 CONFIG = "config.toml"
@@ -43,11 +44,9 @@ def replayed_config(run: Path, overrides: Mapping[str, Any]) -> Config:
     """The settings of a run whose training side is repeated, with changes. Rewards are not asked again."""
     settings, is_ours = _read(run)
     config = parse_config(settings, overrides)
-    if config.model.trust_remote_code and not is_ours:
-        raise TbaError(
-            f"{run} belongs to another user, and its model.trust_remote_code would run code of their choice as you: if "
-            "you trust it, copy the run with cp -r"
-        )
+    if not is_ours:
+        without_rewards = config.model_copy(update={"reward": RewardConfig()})
+        _check_code(run, without_rewards, overrides, "name it yourself ({flags}) or copy the run with cp -r")
     return config
 
 
@@ -167,6 +166,8 @@ def _read(run: Path) -> tuple[dict[str, Any], bool]:
     for section, key in (name.split(".") for name in _RETIRED if name not in known):
         if isinstance(settings[section], dict):
             settings[section].pop(key, None)
+    if isinstance(settings["objective"], dict):
+        settings["objective"] = without_those_of_others(settings["objective"])
     return settings, is_ours
 
 
@@ -175,6 +176,8 @@ def _check_code(run: Path, config: Config, overrides: Mapping[str, Any], remedy:
     code = {}
     if config.reward.functions and not _names(overrides, "reward", "functions"):
         code["reward.functions"] = "--reward module:function"
+    if config.objective.is_code and not _names(overrides, "objective", "kind"):
+        code["objective.kind"] = "--objective.kind module:Class"
     if config.model.trust_remote_code and not _names(overrides, "model", "trust_remote_code"):
         code["model.trust_remote_code"] = "--model.trust-remote-code true"
     if code:

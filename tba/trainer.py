@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import errno
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import numpy as np
 
 from tba.activity import Activity
-from tba.batch import Batch, collate, micro_batches
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
-from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
-from tba.lora import adapter_tensors, restore_adapters, save_merged
+from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.learn.base import Learner
 from tba.metrics import Metrics, costs
-from tba.objectives import LogPartition, Loss, Objective
-from tba.optimization import Optimization
-from tba.policy import export_weights, logprobs_and_prompts
-from tba.schedules import Target, target_at
 from tba.seeds import Purpose, generator
 from tba.step_metrics import step_metrics
 from tba.summary import write_summary
 from tba.types import Group, TbaError
-
-_ADAPTER, _LOG_Z = "adapter/", "log_z/"
 
 
 class Trainer:
@@ -50,10 +39,7 @@ class Trainer:
         self,
         *,
         run: Path,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        objective: Objective,
-        log_z: LogPartition | None = None,
+        learner: Learner,
         buffer: ReplayBuffer,
         log: RolloutLog,
         draws: DrawLog,
@@ -62,20 +48,14 @@ class Trainer:
         metrics: Metrics,
         activity: Activity,
         config: TrainerConfig,
-        model_config: ModelConfig,
         buffer_config: BufferConfig,
-        objective_config: ObjectiveConfig,
         checkpoint_config: CheckpointConfig,
-        temperature: float,
         seed: int,
         stop_at_sync: bool = False,
         searcher_states: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self.run_path = run
-        self.model = model
-        self.tokenizer = tokenizer
-        self.objective = objective
-        self.log_z = log_z
+        self.learner = learner
         self.buffer = buffer
         self.log = log
         self.draws = draws
@@ -84,17 +64,11 @@ class Trainer:
         self.metrics = metrics
         self.activity = activity
         self.config = config
-        self.model_config = model_config
         self.buffer_config = buffer_config
-        self.objective_config = objective_config
         self.checkpoint_config = checkpoint_config
-        self.temperature = temperature
         self.rng = generator(Purpose.DRAWS, seed)
         self.stop_at_sync = stop_at_sync
         self.searcher_states = searcher_states
-        self.optimization = Optimization(
-            model, config, log_z=log_z, log_z_learning_rate=objective_config.log_z_learning_rate
-        )
         self.step = 0
         self.tokens_trained = 0
         self.stop_requested = False
@@ -151,32 +125,20 @@ class Trainer:
 
     def train_step(self, groups: Sequence[Group]) -> dict[str, Any]:
         """One optimizer step on these groups; the numbers that describe it."""
-        target = target_at(self.step + 1, self.objective_config, self.config.num_steps)
-        results: list[tuple[Batch, Loss]] = []
-        for part in micro_batches(groups, self.config.micro_batch_tokens):
-            with self.activity("collate"):
-                batch = collate(part, self.model.dtype)
-            with self.activity("compute", f"step {self.step + 1}"):
-                loss = self._loss(batch, target)
-                (loss.value * (len(part) / len(groups))).backward()
-            results.append((batch, loss))
-        with self.activity("optimize"):
-            grad_norm = float(clip_grad_norm_(self.optimization.parameters, self.config.max_grad_norm))
-            learning_rate = self.optimization.learning_rate
-            if math.isfinite(grad_norm):
-                self.optimization.step()
-            else:
-                self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
-            self.optimization.zero_grad()
+        age_GK = np.array([[self.step - t.version for t in group.trajectories] for group in groups])
+        result = self.learner.step(groups, age_GK, self.step + 1)
+        if not result.updated:
+            self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
         self.step += 1
         self.activity.note(step=self.step)
-        metrics = step_metrics(results, groups, version=self.step - 1)
+        metrics = step_metrics(groups, age_GK, result.advantage_GK)
         self.tokens_trained += metrics["tokens"]
-        return metrics | {
-            "beta": target.beta,
-            "reference_weight": target.reference_weight,
-            "grad_norm": grad_norm,
-            "learning_rate": learning_rate,
+        return {
+            "loss": result.loss,
+            **metrics,
+            **result.metrics,
+            "grad_norm": result.grad_norm,
+            "learning_rate": result.learning_rate,
             "num_tokens": self.tokens_trained,
         }
 
@@ -196,7 +158,7 @@ class Trainer:
 
     def publish(self) -> None:
         with self.activity("publish", f"version {self.step}"):
-            self.weights.publish(self.step, export_weights(self.model))
+            self.weights.publish(self.step, self.learner.weights())
             self._published = self.step
 
     def record(self, drawn: Draw, metrics: Mapping[str, Any], seconds: float) -> None:
@@ -229,14 +191,12 @@ class Trainer:
                 "log_position": self.log.position,
                 "draw_state": self.buffer.draw_state(),
                 "rng": self.rng.bit_generator.state,
-                "schedule": self.optimization.schedule_state(),
                 "searchers": self.searcher_states(),
             }
             checkpoint = save_checkpoint(
                 self.run_path,
                 self.step,
-                save_model=self._save_model,
-                tensors=self._tensors(),
+                save=self.learner.save,
                 state=state,
                 keep_last=self.checkpoint_config.keep_last,
             )
@@ -244,7 +204,7 @@ class Trainer:
             return checkpoint
 
     def restore(self, checkpoint: Checkpoint, *, keep_tail: bool) -> None:
-        """Continue from a checkpoint whose model this Trainer was built with.
+        """Continue from a checkpoint.
 
         What was merged after it is in the log too. With `keep_tail` it enters the buffer: off-policy data stays
         sound. Without, it is set aside, because a deterministic launcher will make the very same groups again.
@@ -253,11 +213,7 @@ class Trainer:
         self.step = self._saved = state["step"]
         self.tokens_trained = state["tokens_trained"]
         self.rng.bit_generator.state = state["rng"]
-        tensors = checkpoint.tensors()
-        restore_adapters(self.model, _take(_ADAPTER, tensors))
-        if self.log_z is not None:
-            self.log_z.load_state_dict(_take(_LOG_Z, tensors))
-        self.optimization.restore(tensors, state["schedule"])
+        self.learner.load(checkpoint.path)
         self.draws.go_back_to(self.step)
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
@@ -285,28 +241,6 @@ class Trainer:
         self.draws.close()
         self.metrics.close()
         write_summary(self.run_path)
-
-    def _loss(self, batch: Batch, target: Target) -> Loss:
-        logprobs_T, prompt_GH = logprobs_and_prompts(
-            self.model,
-            batch.packed,
-            temperature=self.temperature,
-            chunk_tokens=self.model_config.logit_chunk_tokens,
-            bf16=self.model_config.precision == "bfloat16",
-        )
-        objective = partial(
-            self.objective,
-            batch.sum_by_trajectory(logprobs_T),
-            batch.reference_GK,
-            batch.reward_GK,
-            beta=target.beta,
-            reference_weight=target.reference_weight,
-        )
-        if self.log_z is None:
-            return objective()
-        if not self.log_z.started:
-            self.log_z.start_at(float(objective().metrics["log_z"]))
-        return objective(log_z_G1=self.log_z(prompt_GH))
 
     @contextmanager
     def _stop_if_disk_is_full(self) -> Iterator[None]:
@@ -339,21 +273,3 @@ class Trainer:
             if not isinstance(message, Group):
                 step = message.values["version"] if message.kind == "eval" else self.step
                 self.metrics.write(message.kind, step, {"source": message.source, **message.values})
-
-    def _save_model(self, path: Path) -> None:
-        save_merged(self.model, path)
-        self.tokenizer.save_pretrained(path)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """What the model in the checkpoint does not hold exactly: the optimizer's state, adapters, a learned log Z."""
-        log_z = self.log_z.state_dict() if self.log_z is not None else {}
-        return {
-            **self.optimization.tensors(),
-            **{f"{_LOG_Z}{name}": tensor for name, tensor in log_z.items()},
-            **{f"{_ADAPTER}{name}": tensor for name, tensor in adapter_tensors(self.model).items()},
-        }
-
-
-def _take(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Move out what is saved under this prefix; what is under none is the optimizer's."""
-    return {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}

@@ -13,6 +13,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from tba.batch import collate
+from tba.learn.evidence import evidence, totals_of
+from tba.objectives import Loss
+from tba.objectives.trajectory_balance import trajectory_balance
+from tba.policy import Policy, load_model
 from tba.types import Group, Prompt, Response, TbaError, Trajectory
 
 LARGE = "SmolLM2-135M's shape"
@@ -41,8 +46,6 @@ def smollm2_path() -> str:
 
 def small() -> PreTrainedModel:
     """The embedded model: about a million parameters."""
-    from tba.policy import load_model
-
     return load_model("arithmetic")
 
 
@@ -81,3 +84,12 @@ def group(prompt: Prompt, lengths: NDArray[np.int64], vocabulary: int, rng: np.r
         return Trajectory(Response(tokens, zeros, ((0, length),), "", True), float(rng.random()), (), zeros)
 
     return Group(prompt, tuple(trajectory(int(length)) for length in lengths))
+
+
+def balance_of(policy: Policy, data: Group, beta: float) -> Loss:
+    """Trajectory balance of one group, computed in one pass."""
+    batch = collate([data], max_tokens=10**9)
+    logprobs = policy(batch.parts[0])
+    ages_GK = torch.zeros(batch.reward_GK.shape, dtype=torch.long)
+    seen = evidence(batch, logprobs, ages_GK, 1, totals_of([data]))
+    return trajectory_balance(seen.policy_GK, seen.reference_GK, seen.reward_GK, beta=beta)

@@ -13,11 +13,9 @@ from torch.profiler import profile
 from transformers import PreTrainedModel
 
 from tba.attention import SHARED_PROMPT
-from tba.batch import collate
-from tba.benchmarks.models import group, large, prompts, small
+from tba.benchmarks.models import balance_of, group, large, prompts, small
 from tba.engines.transformers import TransformersEngine
-from tba.objectives import trajectory_balance
-from tba.policy import load_tokenizer, token_logprobs
+from tba.policy import Policy, load_tokenizer
 
 NUM_SHOWN = 12
 
@@ -42,11 +40,11 @@ def run_profile(output: Path, model_name: str) -> None:
 def _training_step(model: PreTrainedModel) -> Callable[[], None]:
     rng = np.random.default_rng(0)
     [prompt] = prompts(1, 64, model.config.vocab_size, rng)
-    batch = collate([group(prompt, np.linspace(16, 64, 16).astype(np.int64), model.config.vocab_size, rng)])
+    policy = Policy(model)
+    data = group(prompt, np.linspace(16, 64, 16).astype(np.int64), model.config.vocab_size, rng)
 
     def step() -> None:
-        policy_GK = batch.sum_by_trajectory(token_logprobs(model, batch.packed))
-        trajectory_balance(policy_GK, batch.reference_GK, batch.reward_GK, beta=0.1).value.backward()
+        balance_of(policy, data, 0.1).value.backward()
         model.zero_grad()
 
     return step

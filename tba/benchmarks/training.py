@@ -19,12 +19,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from tba.attention import SHARED_PROMPT
-from tba.batch import collate
 from tba.benchmarks.machine import one_core, peak_gflops
-from tba.benchmarks.models import LARGE, flops_a_token, group, large, prompts
+from tba.benchmarks.models import LARGE, balance_of, flops_a_token, group, large, prompts
 from tba.benchmarks.report import Row, alternate, at_least, at_most, ratio_of, seconds
-from tba.objectives import trajectory_balance
-from tba.policy import token_logprobs
+from tba.policy import Policy
 from tba.testing import character_tokenizer
 from tba.types import Group
 
@@ -77,18 +75,15 @@ class _Ours:
     def __init__(self, model: PreTrainedModel, data: Group) -> None:
         model.set_attn_implementation(SHARED_PROMPT)
         self.model = model
+        self._policy = Policy(model)
         self._group = data
 
     def __call__(self) -> None:
-        batch = collate([self._group])
-        policy_GK = batch.sum_by_trajectory(token_logprobs(self.model, batch.packed))
-        trajectory_balance(policy_GK, batch.reference_GK, batch.reward_GK, beta=BETA).value.backward()
+        balance_of(self._policy, self._group, BETA).value.backward()
 
     def advantages(self) -> Tensor:
-        batch = collate([self._group])
         with torch.no_grad():
-            policy_GK = batch.sum_by_trajectory(token_logprobs(self.model, batch.packed))
-        return trajectory_balance(policy_GK, batch.reference_GK, batch.reward_GK, beta=BETA).advantage_GK[0]
+            return balance_of(self._policy, self._group, BETA).advantage_GK[0]
 
 
 class _Trl:

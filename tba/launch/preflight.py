@@ -20,6 +20,8 @@ def check(config: Config, *, to_train: bool = True) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
     _check_not_within_import()
     check_model(config.model.path, config.model.trust_remote_code)
+    if to_train:
+        config.objective.check()
     if config.model.lora_rank and find_spec("peft") is None:
         raise TbaError(f"model.lora_rank needs the package peft: {install_hint('lora')}")
     if config.task.kind == "tldr":

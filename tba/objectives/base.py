@@ -1,31 +1,134 @@
-"""What an objective is: a pure function from log-probabilities and rewards to a loss."""
+"""What an objective is: it turns what is known of a step's trajectories into a loss. Loads no torch by itself."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+from tba.config_section import Section
+
+if TYPE_CHECKING:  # settings are parsed in processes that never load torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """How much is trained on in the whole step, of which one pass sees a part."""
+
+    num_groups: int
+    num_trajectories: int
+    num_tokens: int
+    """Tokens that the policy wrote."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an objective sees of G groups of K trajectories: all of each group, and some or all groups of a step.
+
+    J counts the tokens that the policy wrote, trajectory by trajectory; text that an environment wrote is not among
+    them. Only `policy_J` has a gradient. What was recorded is in float64, so that its sums are exact.
+
+        groups              prompt "2+2=": "4", "5!"        prompt "1+2=": "3", "3"        G = 2, K = 2
+        policy_J            4   5   !                       3   3                          J = 5
+        trajectory_J        0   1   1                       2   3
+        position_J          0   0   1                       0   0
+    """
+
+    policy_J: Tensor
+    """Log-probability of each token under the weights that are trained."""
+    behaviour_J: Tensor
+    """The same in the distribution that the token was drawn from, which may be tempered, quantised or stale."""
+    reference_J: Tensor
+    """The same under the reference."""
+    trajectory_J: Tensor
+    """The trajectory of each token, 0 … G·K − 1, group by group."""
+    position_J: Tensor
+    """The place of each token in its response."""
+    reward_GK: Tensor
+    age_GK: Tensor
+    """Optimizer steps between the weights that made a trajectory and those that are trained now."""
+    length_GK: Tensor
+    """Tokens of each trajectory that the policy wrote."""
+    prompt_GH: Tensor
+    """The mean of each prompt's last hidden states, without a gradient."""
+    step: int
+    """The update that is being made; the first is 1."""
+    totals: StepTotals
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        G, K = self.reward_GK.shape
+        return G, K
+
+    def per_trajectory(self, values_J: Tensor) -> Tensor:
+        """Sum something over the tokens of each trajectory, differentiably: (J,) to (G, K)."""
+        G, K = self.shape
+        return values_J.new_zeros(G * K).index_add(0, self.trajectory_J, values_J).view(G, K)
+
+    def per_token(self, values_GK: Tensor) -> Tensor:
+        """Give each token the value of its trajectory: (G, K) to (J,)."""
+        return values_GK.flatten().index_select(0, self.trajectory_J)
+
+    @property
+    def policy_GK(self) -> Tensor:
+        return self.per_trajectory(self.policy_J)
+
+    @property
+    def behaviour_GK(self) -> Tensor:
+        return self.per_trajectory(self.behaviour_J).to(self.policy_J.dtype)
+
+    @property
+    def reference_GK(self) -> Tensor:
+        return self.per_trajectory(self.reference_J).to(self.policy_J.dtype)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A scalar to minimise, the mean over groups, and detached numbers beside it."""
+    """What one pass adds to the loss of its step, and numbers that describe its trajectories."""
 
     value: Tensor
+    """A scalar. Those of all passes of a step add up to the loss of the step, however its groups are split: means are
+    over `Evidence.totals`."""
     advantage_GK: Tensor
-    """How strongly each trajectory is pushed: the gradient of `value` is minus the mean of this × ∇ log π."""
-    metrics: dict[str, Tensor] = field(default_factory=dict)
+    """How strongly each trajectory is pushed: up where it is positive, down where it is negative."""
+    values_GK: Mapping[str, Tensor] = field(default_factory=dict)
+    """Other numbers of each trajectory, from which `Objective.metrics` makes those of the step."""
 
 
-class Objective(Protocol):
-    def __call__(
-        self,
-        policy_GK: Tensor,
-        reference_GK: Tensor,
-        reward_GK: Tensor,
-        *,
-        beta: float,
-        reference_weight: float = ...,
-        log_z_G1: Tensor | None = ...,
-    ) -> Loss: ...
+class Objective(ABC):
+    """An objective with its settings, its schedules and what it learns beside the policy.
+
+    It is called once for each pass of a step, and does not know of models, devices or processes.
+    """
+
+    modules: Mapping[str, nn.Module] = {}
+    """What it learns beside the policy, by name: part of every checkpoint."""
+    modules_learning_rate: float = 1e-3
+    """Peak learning rate of these modules, which follows the schedule of the policy's."""
+
+    @abstractmethod
+    def __call__(self, evidence: Evidence) -> Loss: ...
+
+    def metrics(self, step: int, values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        """What `metrics.jsonl` says of a step, from `Loss.values_GK` of all its trajectories: by default the means."""
+        return {name: float(array.mean()) for name, array in values.items()}
+
+
+class ObjectiveSettings(Section):
+    """The settings of one kind of objective, which make it."""
+
+    kind: str
+    is_code: ClassVar[bool] = False
+    """Whether these settings name code of the user's."""
+
+    def build(self, *, num_steps: int, hidden_size: int) -> Objective:
+        """The objective of a run of so many steps, with a model whose hidden states have this size."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """TbaError if it cannot be built, as far as that can be told before a model is loaded."""

@@ -9,9 +9,18 @@ its minimiser, π_ref · exp(r/β) / Z, with no importance ratio. The gradient o
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from tba.objectives.base import Loss
+import numpy as np
+from numpy.typing import NDArray
+
+from tba.objectives.base import Evidence, Loss, Objective
+from tba.objectives.target import TargetSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def trajectory_balance(
@@ -23,7 +32,7 @@ def trajectory_balance(
     reference_weight: float = 1.0,
     log_z_G1: Tensor | None = None,
 ) -> Loss:
-    """Sequence log-probabilities and rewards of G groups of K to the loss.
+    """Sequence log-probabilities and rewards of G groups of K to the loss, the mean over these groups.
 
     `reference_weight` is the power of the reference in the target π_ref^w · exp(r/β) / Z.
     """
@@ -32,13 +41,56 @@ def trajectory_balance(
         log_z_G1 = (reward_GK / beta - log_ratio_GK).mean(dim=1, keepdim=True).detach()
     # β × residual, written so that small β does not blow numbers up before they cancel.
     scaled_GK = beta * (log_z_G1 + log_ratio_GK) - reward_GK
-    residual_GK = scaled_GK.detach() / beta
     return Loss(
         value=scaled_GK.square().mean() / (2 * beta),
         advantage_GK=-scaled_GK.detach(),
-        metrics={
-            "log_z": log_z_G1.detach().mean(),
-            "residual_rms": residual_GK.square().mean().sqrt(),
-            "log_ratio": (policy_GK - reference_GK).detach().mean(),
+        values_GK={
+            "log_z": log_z_G1.detach().expand_as(scaled_GK),
+            "residual": scaled_GK.detach() / beta,
+            "log_ratio": (policy_GK - reference_GK).detach(),
         },
     )
+
+
+class Settings(TargetSettings):
+    """Trajectory balance in its VarGrad form: log Z of a prompt is estimated from the responses of its group."""
+
+    kind: Literal["trajectory_balance"] = "trajectory_balance"
+    """Which objective: `trajectory_balance`, `trajectory_balance_learned_z`, or one of your own (`module:Class`)."""
+
+    def build(self, *, num_steps: int, hidden_size: int) -> Objective:
+        return TrajectoryBalance(self, num_steps)
+
+
+class TrajectoryBalance(Objective):
+    def __init__(self, target: TargetSettings, num_steps: int) -> None:
+        self._target = target
+        self._num_steps = num_steps
+
+    def __call__(self, evidence: Evidence) -> Loss:
+        beta, reference_weight = self._target.target_at(evidence.step, self._num_steps)
+        balance = partial(
+            trajectory_balance,
+            evidence.policy_GK,
+            evidence.reference_GK,
+            evidence.reward_GK,
+            beta=beta,
+            reference_weight=reference_weight,
+        )
+        loss = balance(log_z_G1=self.log_z(evidence, balance))
+        share = evidence.shape[0] / evidence.totals.num_groups
+        return Loss(loss.value * share, loss.advantage_GK, loss.values_GK)
+
+    def log_z(self, evidence: Evidence, balance: Callable[[], Loss]) -> Tensor | None:
+        """log Z of each group, (G, 1); None: estimated from its responses. `balance` is the loss with that estimate."""
+        return None
+
+    def metrics(self, step: int, values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        beta, reference_weight = self._target.target_at(step, self._num_steps)
+        return {
+            "log_z": float(values["log_z"].mean()),
+            "residual_rms": float(np.sqrt(np.square(values["residual"]).mean())),
+            "log_ratio": float(values["log_ratio"].mean()),
+            "beta": beta,
+            "reference_weight": reference_weight,
+        }

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import inspect
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tba.types import TbaError
+from tba.user_code import find
 
 RewardFunction = Callable[..., Any]
 
@@ -54,25 +49,14 @@ def resolve(spec: RewardSpec) -> RewardFunction:
     TbaError says which part is at fault.
     """
     if isinstance(spec, RewardFactory):
-        made: RewardFunction = _find(spec.path)(**spec.settings)
+        made: RewardFunction = find(spec.path, "reward")(**spec.settings)
         return made
-    function = _find(spec)
+    function = find(spec, "reward")
     if inspect.isclass(function):
         raise TbaError(f"reward {spec!r} is a class: name a function, or an instance that can be called")
     if not callable(function):
         raise TbaError(f"reward {spec!r} is of type {type(function).__name__}: name a function")
     return function  # type: ignore[no-any-return]
-
-
-def _find(spec: str) -> Any:
-    source, attribute = _split(spec)
-    module = _load_file(spec, Path(source)) if source.endswith(".py") else _load_module(spec, source)
-    function: Any = module
-    for name in attribute.split("."):
-        if not hasattr(function, name):
-            raise TbaError(f"reward {spec!r}: {source} has no {attribute!r}: check the name{_suggest(module)}")
-        function = getattr(function, name)
-    return function
 
 
 def check_importable(spec: str) -> None:
@@ -146,15 +130,6 @@ def call(function: RewardFunction, keywords: Mapping[str, Any]) -> Any:
     return function(**_accepted(function, keywords))
 
 
-def describe(error: BaseException) -> str:
-    """One line: the type, the message and the place."""
-    message = " ".join(f"{type(error).__name__}: {error}".split())
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or isinstance(error, SyntaxError):  # a SyntaxError's message names the place itself
-        return message
-    return f"{message} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-
-
 def _parameters(function: RewardFunction) -> list[inspect.Parameter]:
     """Its parameters; a signature Python cannot see counts as `**kwargs`."""
     try:
@@ -169,66 +144,3 @@ def _accepted(function: RewardFunction, keywords: Mapping[str, Any]) -> dict[str
         return dict(keywords)
     names = {parameter.name for parameter in parameters}
     return {name: value for name, value in keywords.items() if name in names}
-
-
-def _split(spec: str) -> tuple[str, str]:
-    is_bare_file = spec.endswith(".py") and ":" not in spec
-    source, _, attribute = spec.rpartition(":" if ":" in spec else ".")
-    if not source or not attribute or is_bare_file:
-        raise TbaError(f"reward {spec!r} names no function: write module:function or file.py:function")
-    return source, attribute
-
-
-def _load_module(spec: str, name: str) -> ModuleType:
-    _make_importable(os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _import_failed(spec, error) from error
-        raise TbaError(
-            f"reward {spec!r}: no module named {error.name!r}: check the spelling, or start from the folder it is in"
-        ) from None
-    except (Exception, SystemExit) as error:  # a module may do anything while it is imported
-        raise _import_failed(spec, error) from error
-
-
-def _load_file(spec: str, path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise TbaError(f"reward {spec!r}: no file at {path}: check the path")
-    _make_importable(os.getcwd())
-    _make_importable(str(path.parent))
-    name = f"tba_reward:{path}"  # two files of the same name are two modules
-    if name in sys.modules:
-        return sys.modules[name]
-    described = importlib.util.spec_from_file_location(name, path)
-    assert described is not None
-    assert described.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(described)
-    try:
-        described.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a module may do anything while it is imported
-        del sys.modules[name]
-        raise _import_failed(spec, error) from error
-    return module
-
-
-def _make_importable(folder: str) -> None:
-    """Put the folder first on the path, as `python -m` does with the current one."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    importlib.invalidate_caches()
-
-
-def _import_failed(spec: str, error: BaseException) -> TbaError:
-    return TbaError(f"reward {spec!r} cannot be imported: {describe(error)}")
-
-
-def _suggest(module: ModuleType) -> str:
-    functions = [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
-    ]
-    return f" (it has {', '.join(functions[:5])})" if functions else ""

@@ -14,9 +14,10 @@ from typing import Any
 
 from tba.config_tasks import ReasoningGymTaskConfig
 from tba.extras import install_hint
-from tba.rewards.functions import RewardFactory, describe
+from tba.rewards.functions import RewardFactory
 from tba.tasks.base import Content, Encode, Problem, Task
 from tba.types import Prompt, TbaError
+from tba.user_code import describe
 
 SEEDS_PER_SET = 10_000_000
 """More than the questions a set may have."""

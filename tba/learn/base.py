@@ -1,0 +1,53 @@
+"""What a Learner is: it holds the model that is trained, and obeys. The Trainer decides. Loads no torch.
+
+A Learner knows nothing of buffers and channels, so that one process or several ranks can take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tba.types import Group
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step was like, in plain numbers: arrays are in the order of its groups."""
+
+    loss: float
+    grad_norm: float
+    """Of the policy, before it was clipped."""
+    learning_rate: float
+    updated: bool
+    """False if a gradient was not finite, and the weights are as they were."""
+    advantage_GK: Floats
+    metrics: Mapping[str, float]
+    """The objective's own."""
+
+
+class Learner(Protocol):
+    """What the Trainer commands: one process or many."""
+
+    def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
+        """One optimizer step, the one that makes `step`, on these groups of equal size."""
+        ...
+
+    def weights(self) -> Mapping[str, NDArray[np.uint8]]:
+        """The trainable weights as raw bytes by name. They are views: the next step changes them."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write `model/`, a plain Hugging Face directory, and what `load` needs, into an empty folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        ...

@@ -1,0 +1,158 @@
+"""A Learner in one process: the model that is trained, its optimizer, and one step of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from transformers import PreTrainedTokenizerBase
+
+from tba.activity import Activity
+from tba.batch import Batch, collate, micro_batches
+from tba.learn.base import Floats, StepResult
+from tba.learn.evidence import evidence, totals_of
+from tba.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
+from tba.objectives import Loss, Objective, StepTotals
+from tba.optimization import Optimization
+from tba.policy import Logprobs, Policy, copy_weights, export_weights, load_model
+from tba.types import Group
+
+MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"
+"""What it saves, below the folder of a checkpoint."""
+_ADAPTER = "adapter"
+
+
+class LocalLearner:
+    """A Learner in this process."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        tokenizer: PreTrainedTokenizerBase,
+        objective: Objective,
+        optimization: Optimization,
+        *,
+        max_tokens: int,
+        max_grad_norm: float,
+        activity: Activity,
+    ) -> None:
+        """`max_tokens` go through a forward and backward pass at once."""
+        self.policy = policy
+        self.objective = objective
+        self._tokenizer = tokenizer
+        self._optimization = optimization
+        self._max_tokens = max_tokens
+        self._max_grad_norm = max_grad_norm
+        self._activity = activity
+
+    def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
+        totals = totals_of(groups)
+        order: list[int] = []
+        losses: list[Loss] = []
+        for numbers in micro_batches(groups, self._max_tokens):
+            with self._activity("collate"):
+                batch = collate([groups[i] for i in numbers], self._max_tokens, self.policy.model.dtype)
+                ages = torch.from_numpy(age_GK[numbers])
+            with self._activity("compute", f"step {step}"):
+                losses.append(self._accumulate(batch, ages, step, totals))
+            order += numbers
+        with self._activity("optimize"):
+            learning_rate = self._optimization.learning_rate
+            grad_norm, updated = self._update()
+        given = np.argsort(order)
+
+        def of_all(arrays: Iterable[Tensor]) -> Floats:
+            values_GK: Floats = torch.cat(list(arrays)).double().numpy()
+            return values_GK[given]
+
+        values = {name: of_all(loss.values_GK[name] for loss in losses) for name in losses[0].values_GK}
+        return StepResult(
+            loss=sum(float(loss.value.detach()) for loss in losses),
+            grad_norm=grad_norm,
+            learning_rate=learning_rate,
+            updated=updated,
+            advantage_GK=of_all(loss.advantage_GK for loss in losses),
+            metrics=self.objective.metrics(step, values),
+        )
+
+    def weights(self) -> Mapping[str, NDArray[np.uint8]]:
+        return export_weights(self.policy.model)
+
+    def save(self, folder: Path) -> None:
+        save_merged(self.policy.model, folder / MODEL)
+        self._tokenizer.save_pretrained(folder / MODEL)
+        (folder / TENSORS).parent.mkdir(exist_ok=True)
+        save_file(self._tensors(), folder / TENSORS)
+        (folder / STATE).write_text(json.dumps({"schedule": self._optimization.schedule_state()}), "utf-8")
+
+    def load(self, folder: Path) -> None:
+        model = self.policy.model
+        tensors = load_file(folder / TENSORS)
+        if has_adapters(model):  # the saved model has them merged, and rounded; the base is as it was
+            restore_adapters(model, _take(_ADAPTER, tensors))
+        else:
+            copy_weights(load_model(str(folder / MODEL)), model)
+        for name, module in self.objective.modules.items():
+            module.load_state_dict(_take(name, tensors))
+        self._optimization.restore(tensors, _schedule_state(folder))
+
+    def _accumulate(self, batch: Batch, age_GK: Tensor, step: int, totals: StepTotals) -> Loss:
+        """Add the gradient of these groups. Each group is compared as a whole, in however many parts it is computed."""
+
+        def backward(logprobs: Logprobs) -> Loss:
+            loss = self.objective(evidence(batch, logprobs, age_GK, step, totals))
+            loss.value.backward()
+            return loss
+
+        if len(batch.parts) == 1:
+            return backward(self.policy(batch.parts[0]))
+        # The chain rule cut in two: what the loss says of every log-probability, then each part's way to the weights.
+        with torch.no_grad():
+            known: list[Logprobs] = [self.policy(part) for part in batch.parts]
+        tokens_T = torch.cat([logprobs.tokens_T for logprobs in known]).requires_grad_()
+        loss = backward(Logprobs(tokens_T, known[0].prompt_GH))
+        assert tokens_T.grad is not None
+        for part, gradient_T in zip(batch.parts, tokens_T.grad.split(batch.num_tokens_of_parts), strict=True):
+            self.policy(part).tokens_T.backward(gradient_T)
+        return loss
+
+    def _update(self) -> tuple[float, bool]:
+        """Step if every gradient is finite: the norm of the policy's, and whether it stepped."""
+        norm = float(clip_grad_norm_(self._optimization.parameters, self._max_grad_norm))
+        finite = math.isfinite(norm) and self._optimization.modules_are_finite()
+        if finite:
+            self._optimization.step()
+        self._optimization.zero_grad()
+        return norm, finite
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What the saved model does not hold exactly: the optimizer's state, adapters, what the objective learns."""
+        parts: dict[str, Mapping[str, Tensor]] = {
+            name: module.state_dict() for name, module in self.objective.modules.items()
+        }
+        parts[_ADAPTER] = adapter_tensors(self.policy.model)
+        named = {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        return {**self._optimization.tensors(), **named}
+
+
+def _take(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move out what is saved under this name; what is under none is the optimizer's."""
+    prefix = f"{part}/"
+    return {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+
+
+def _schedule_state(folder: Path) -> dict[str, Any]:
+    path = folder / STATE
+    if not path.exists():  # checkpoints of 0.1.0 have it in the Trainer's file
+        path = path.with_name("state.json")
+    schedule: dict[str, Any] = json.loads(path.read_text("utf-8"))["schedule"]
+    return schedule

@@ -1,0 +1,43 @@
+"""Trajectory balance with a log Z that is learned beside the policy, as the paper's red-teaming does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from tba.objectives.base import Evidence, Loss, Objective
+from tba.objectives.target import TargetSettings
+from tba.objectives.trajectory_balance import TrajectoryBalance
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Settings(TargetSettings):
+    """Trajectory balance with a learned log Z: a linear function of the mean of the prompt's last hidden states."""
+
+    kind: Literal["trajectory_balance_learned_z"] = "trajectory_balance_learned_z"
+    """Which objective: `trajectory_balance`, `trajectory_balance_learned_z`, or one of your own (`module:Class`)."""
+    log_z_learning_rate: float = Field(1e-3, gt=0)
+    """Peak learning rate of a learned log Z; it follows the schedule of `trainer.learning_rate`."""
+
+    def build(self, *, num_steps: int, hidden_size: int) -> Objective:
+        return LearnedLogZ(self, num_steps, hidden_size)
+
+
+class LearnedLogZ(TrajectoryBalance):
+    def __init__(self, settings: Settings, num_steps: int, hidden_size: int) -> None:
+        from tba.objectives.log_partition import LogPartition
+
+        super().__init__(settings, num_steps)
+        self._log_z = LogPartition(hidden_size)
+        self.modules = {"log_z": self._log_z}
+        self.modules_learning_rate = settings.log_z_learning_rate
+
+    def log_z(self, evidence: Evidence, balance: Callable[[], Loss]) -> Tensor | None:
+        if not self._log_z.started:
+            self._log_z.start_at(float(balance().values_GK["log_z"].mean()))
+        log_z_G1: Tensor = self._log_z(evidence.prompt_GH)
+        return log_z_G1
