@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from tba.batch import collate
-from tba.learn.evidence import evidence, totals_of
+from tba.learn.evidence import Pass, totals_of
 from tba.objectives import Loss
 from tba.objectives.trajectory_balance import trajectory_balance
 from tba.policy import Policy, load_model
@@ -89,7 +89,6 @@ def group(prompt: Prompt, lengths: NDArray[np.int64], vocabulary: int, rng: np.r
 def balance_of(policy: Policy, data: Group, beta: float) -> Loss:
     """Trajectory balance of one group, computed in one pass."""
     batch = collate([data], max_tokens=10**9)
-    logprobs = policy(batch.parts[0])
-    ages_GK = torch.zeros(batch.reward_GK.shape, dtype=torch.long)
-    seen = evidence(batch, logprobs, ages_GK, 1, totals_of([data]))
+    age_GK = torch.zeros(batch.reward_GK.shape, dtype=torch.long)
+    seen = Pass(batch, age_GK, 1, totals_of([data])).evidence(policy(batch.parts[0]))
     return trajectory_balance(seen.policy_GK, seen.reference_GK, seen.reward_GK, beta=beta)

@@ -1,8 +1,9 @@
-"""A batch and what the policy makes of its tokens, put together for an objective."""
+"""One pass of a step: a batch, and with what the policy makes of its tokens, the evidence for an objective."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -12,21 +13,31 @@ from tba.policy import Logprobs
 from tba.types import Group
 
 
-def evidence(batch: Batch, logprobs: Logprobs, age_GK: Tensor, step: int, totals: StepTotals) -> Evidence:
-    """`logprobs` are those of all parts of the batch, one after the other."""
-    return Evidence(
-        policy_J=logprobs.tokens_T.index_select(0, batch.token_J),
-        behaviour_J=batch.behaviour_J,
-        reference_J=batch.reference_J,
-        trajectory_J=batch.trajectory_J,
-        position_J=batch.position_J,
-        reward_GK=batch.reward_GK,
-        age_GK=age_GK,
-        length_GK=batch.length_GK,
-        prompt_GH=logprobs.prompt_GH,
-        step=step,
-        totals=totals,
-    )
+@dataclass(frozen=True)
+class Pass:
+    """Groups that are computed together."""
+
+    batch: Batch
+    age_GK: Tensor
+    step: int
+    totals: StepTotals
+
+    def evidence(self, logprobs: Logprobs) -> Evidence:
+        """`logprobs` are those of all parts of the batch, one after the other."""
+        batch = self.batch
+        return Evidence(
+            policy_J=logprobs.tokens_T.index_select(0, batch.token_J),
+            behaviour_J=batch.behaviour_J,
+            reference_J=batch.reference_J,
+            trajectory_J=batch.trajectory_J,
+            position_J=batch.position_J,
+            reward_GK=batch.reward_GK,
+            age_GK=self.age_GK,
+            length_GK=batch.length_GK,
+            prompt_GH=logprobs.prompt_GH,
+            step=self.step,
+            totals=self.totals,
+        )
 
 
 def totals_of(groups: Sequence[Group]) -> StepTotals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerBase
 from tba.activity import Activity
 from tba.batch import Batch, collate, micro_batches
 from tba.learn.base import Floats, StepResult
-from tba.learn.evidence import evidence, totals_of
+from tba.learn.evidence import Pass, totals_of
 from tba.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
-from tba.objectives import Loss, Objective, StepTotals
+from tba.objectives import Loss, Objective
 from tba.optimization import Optimization
 from tba.policy import Logprobs, Policy, copy_weights, export_weights, load_model
 from tba.types import Group
@@ -55,20 +55,25 @@ class LocalLearner:
         self._activity = activity
 
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
+        plan = list(micro_batches(groups, self._max_tokens))
         totals = totals_of(groups)
-        order: list[int] = []
+
+        def passes() -> Iterator[Pass]:
+            for numbers in plan:
+                with self._activity("collate"):
+                    batch = collate([groups[i] for i in numbers], self._max_tokens, self.policy.model.dtype)
+                yield Pass(batch, torch.from_numpy(age_GK[numbers]), step, totals)
+
+        if self.objective.wants_first_look:
+            self.objective.first_look([one.evidence(self._logprobs(one.batch)) for one in passes()])
         losses: list[Loss] = []
-        for numbers in micro_batches(groups, self._max_tokens):
-            with self._activity("collate"):
-                batch = collate([groups[i] for i in numbers], self._max_tokens, self.policy.model.dtype)
-                ages = torch.from_numpy(age_GK[numbers])
+        for one in passes():
             with self._activity("compute", f"step {step}"):
-                losses.append(self._accumulate(batch, ages, step, totals))
-            order += numbers
+                losses.append(self._accumulate(one))
         with self._activity("optimize"):
             learning_rate = self._optimization.learning_rate
             grad_norm, updated = self._update()
-        given = np.argsort(order)
+        given = np.argsort([number for numbers in plan for number in numbers])
 
         def of_all(arrays: Iterable[Tensor]) -> Floats:
             values_GK: Floats = torch.cat(list(arrays)).double().numpy()
@@ -105,25 +110,28 @@ class LocalLearner:
             module.load_state_dict(_take(name, tensors))
         self._optimization.restore(tensors, _schedule_state(folder))
 
-    def _accumulate(self, batch: Batch, age_GK: Tensor, step: int, totals: StepTotals) -> Loss:
+    def _accumulate(self, one: Pass) -> Loss:
         """Add the gradient of these groups. Each group is compared as a whole, in however many parts it is computed."""
-
-        def backward(logprobs: Logprobs) -> Loss:
-            loss = self.objective(evidence(batch, logprobs, age_GK, step, totals))
+        parts = one.batch.parts
+        if len(parts) == 1:
+            loss = self.objective(one.evidence(self.policy(parts[0])))
             loss.value.backward()
             return loss
-
-        if len(batch.parts) == 1:
-            return backward(self.policy(batch.parts[0]))
         # The chain rule cut in two: what the loss says of every log-probability, then each part's way to the weights.
-        with torch.no_grad():
-            known: list[Logprobs] = [self.policy(part) for part in batch.parts]
-        tokens_T = torch.cat([logprobs.tokens_T for logprobs in known]).requires_grad_()
-        loss = backward(Logprobs(tokens_T, known[0].prompt_GH))
+        known = self._logprobs(one.batch)
+        tokens_T = known.tokens_T.requires_grad_()
+        loss = self.objective(one.evidence(known))
+        loss.value.backward()
         assert tokens_T.grad is not None
-        for part, gradient_T in zip(batch.parts, tokens_T.grad.split(batch.num_tokens_of_parts), strict=True):
+        for part, gradient_T in zip(parts, tokens_T.grad.split(one.batch.num_tokens_of_parts), strict=True):
             self.policy(part).tokens_T.backward(gradient_T)
         return loss
+
+    @torch.no_grad()
+    def _logprobs(self, batch: Batch) -> Logprobs:
+        """Those of all parts, without a gradient."""
+        found: list[Logprobs] = [self.policy(part) for part in batch.parts]
+        return Logprobs(torch.cat([logprobs.tokens_T for logprobs in found]), found[0].prompt_GH)
 
     def _update(self) -> tuple[float, bool]:
         """Step if every gradient is finite: the norm of the policy's, and whether it stepped."""

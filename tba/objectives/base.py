@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -111,8 +111,15 @@ class Objective(ABC):
     modules_learning_rate: float = 1e-3
     """Peak learning rate of these modules, which follows the schedule of the policy's."""
 
+    wants_first_look: bool = False
+    """Whether `first_look` is still to be called."""
+
     @abstractmethod
     def __call__(self, evidence: Evidence) -> Loss: ...
+
+    def first_look(self, passes: Sequence[Evidence]) -> None:
+        """All groups of the first step, without gradients, before anything is learned from them."""
+        raise NotImplementedError
 
     def metrics(self, step: int, values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
         """What `metrics.jsonl` says of a step, from `Loss.values_GK` of all its trajectories: by default the means."""

@@ -9,8 +9,7 @@ its minimiser, π_ref · exp(r/β) / Z, with no importance ratio. The gradient o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -68,22 +67,21 @@ class TrajectoryBalance(Objective):
         self._num_steps = num_steps
 
     def __call__(self, evidence: Evidence) -> Loss:
+        return self.balance(evidence, None)
+
+    def balance(self, evidence: Evidence, log_z_G1: Tensor | None) -> Loss:
+        """The loss with this log Z of each group; None: estimated from its responses."""
         beta, reference_weight = self._target.target_at(evidence.step, self._num_steps)
-        balance = partial(
-            trajectory_balance,
+        loss = trajectory_balance(
             evidence.policy_GK,
             evidence.reference_GK,
             evidence.reward_GK,
             beta=beta,
             reference_weight=reference_weight,
+            log_z_G1=log_z_G1,
         )
-        loss = balance(log_z_G1=self.log_z(evidence, balance))
         share = evidence.shape[0] / evidence.totals.num_groups
         return Loss(loss.value * share, loss.advantage_GK, loss.values_GK)
-
-    def log_z(self, evidence: Evidence, balance: Callable[[], Loss]) -> Tensor | None:
-        """log Z of each group, (G, 1); None: estimated from its responses. `balance` is the loss with that estimate."""
-        return None
 
     def metrics(self, step: int, values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
         beta, reference_weight = self._target.target_at(step, self._num_steps)

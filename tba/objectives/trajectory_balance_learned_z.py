@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
 from tba.objectives.base import Evidence, Loss, Objective
 from tba.objectives.target import TargetSettings
 from tba.objectives.trajectory_balance import TrajectoryBalance
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Settings(TargetSettings):
@@ -36,8 +33,15 @@ class LearnedLogZ(TrajectoryBalance):
         self.modules = {"log_z": self._log_z}
         self.modules_learning_rate = settings.log_z_learning_rate
 
-    def log_z(self, evidence: Evidence, balance: Callable[[], Loss]) -> Tensor | None:
-        if not self._log_z.started:
-            self._log_z.start_at(float(balance().values_GK["log_z"].mean()))
-        log_z_G1: Tensor = self._log_z(evidence.prompt_GH)
-        return log_z_G1
+    @property
+    def wants_first_look(self) -> bool:  # type: ignore[override]
+        return not self._log_z.started
+
+    def first_look(self, passes: Sequence[Evidence]) -> None:
+        """Begin at what the first data say, the same however they are split into passes."""
+        estimates = [self.balance(evidence, None).values_GK["log_z"] for evidence in passes]
+        num_estimates = sum(estimate.numel() for estimate in estimates)
+        self._log_z.start_at(sum(float(estimate.sum()) for estimate in estimates) / num_estimates)
+
+    def __call__(self, evidence: Evidence) -> Loss:
+        return self.balance(evidence, self._log_z(evidence.prompt_GH))
