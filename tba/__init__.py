@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tba.api import Result, resume, train
     from tba.config import Config
+    from tba.objectives import Evidence, Loss, Objective
     from tba.types import TbaError
 
-__all__ = ["Config", "Result", "TbaError", "resume", "train"]
+__all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "TbaError", "resume", "train"]
 __version__ = "0.1.0"
 
-_WHERE = {"Config": "config", "Result": "api", "TbaError": "types", "resume": "api", "train": "api"}
+_WHERE = {
+    "Config": "config",
+    "Evidence": "objectives",
+    "Loss": "objectives",
+    "Objective": "objectives",
+    "Result": "api",
+    "TbaError": "types",
+    "resume": "api",
+    "train": "api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -121,6 +121,7 @@ def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
     base = trained.model_dump(mode="json", exclude_none=True)
     base["evaluation"].setdefault("reference_model", trained.model.path)
     base["model"]["path"] = model
+    del base["objective"]  # nothing is trained, and it may name code
     if not is_ours and _names(overrides, "task", "kind") and not _names(overrides, "reward", "functions"):
         del base["reward"]
     config = parse_config(base, overrides)

@@ -27,13 +27,18 @@ def step_metrics(groups: Sequence[Group], age_GK: Ints, advantage_GK: Floats) ->
         "reward": float(reward_GK.mean()),
         "reward_std": float(spread_G.mean()),
         "frac_reward_zero_std": float(equal_G.mean()),
-        "advantage_std": float(advantage_GK.std(ddof=1)),
+        "advantage_std": _spread(advantage_GK),
         "tokens": sum(lengths),
         "completions/mean_length": float(np.mean(lengths)),
         "completions/max_length": max(lengths),
         **staleness_metrics(age_GK),
         **residuals_by_staleness(advantage_GK, age_GK),
     }
+
+
+def _spread(values: Floats) -> float:
+    with np.errstate(invalid="ignore"):  # a reward that is not finite makes this number so, and no warning
+        return float(values.std(ddof=1))
 
 
 def staleness_metrics(age_GK: Ints) -> dict[str, Any]:

@@ -7,6 +7,7 @@ section's class. A property of a section counts as a read of the settings it is 
 from __future__ import annotations
 
 import ast
+import types
 import typing
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,10 +18,11 @@ import pytest
 
 from tba.config import Config, RunConfig
 from tba.config_section import Section
+from tba.objectives import ObjectiveSettings
 
 PACKAGE = Path(__file__).parent.parent / "tba"
 NAMES_OF_KINDS = "kind"
-"""Of a task it is the discriminator of the union, which pydantic reads."""
+"""Of a task or an objective it is the discriminator of the union, which pydantic reads."""
 
 
 def sections(annotation: Any) -> list[type[Section]]:
@@ -97,7 +99,17 @@ def is_read(section: str, model: type[Section], setting: str) -> bool:
         return True
     if model.__name__ in HANDED_ON and setting in sources()[HANDED_ON[model.__name__]].variables:
         return True
+    if any(setting in function.__code__.co_names for function in uses_of(model)):
+        return True
     return any(is_read(section, model, name) for name in properties_made_of(model, setting))
+
+
+def uses_of(model: type[Section]) -> list[types.FunctionType]:
+    """Functions of an objective's settings that compute something. (Checks only look at settings.)"""
+    if not issubclass(model, ObjectiveSettings):
+        return []
+    found = [value for base in model.__mro__ for value in vars(base).values() if isinstance(value, types.FunctionType)]
+    return [function for function in found if function.__module__.startswith("tba.objectives")]
 
 
 def properties_made_of(model: type[Section], setting: str) -> list[str]:
@@ -118,6 +130,6 @@ def test_a_setting_that_nobody_reads_is_found() -> None:
 
 @pytest.mark.parametrize(("section", "model", "setting"), SETTINGS, ids=lambda part: getattr(part, "__name__", part))
 def test_every_setting_is_read(section: str, model: type[Section], setting: str) -> None:
-    if section == "task" and setting == NAMES_OF_KINDS:
+    if section in ("task", "objective") and setting == NAMES_OF_KINDS:
         return
     assert is_read(section, model, setting), f"{section}.{setting} is read nowhere: use it or remove it"

@@ -42,6 +42,8 @@ OWN = ("--model", "arithmetic", "--reward", "rewards:length", "--task.data")
         (["train", "--buffer.recent-fraction", "1.5"], "buffer.recent_fraction"),
         (["train", "--buffer.capacity-per-prompt", "3"], "buffer.capacity_per_prompt"),
         (["train", "--objective.beta", "0"], "objective.beta"),
+        (["train", "--objective.kind", "nowhere:Mine"], "objective.kind 'nowhere:Mine'"),
+        (["train", "--objective.kind", "balance"], "unknown objective 'balance'"),
         (["train", "--task", "nonsense"], "one of 'arithmetic'"),
         (["train", "no-such.toml"], "no-such.toml"),
         (["train", "stray", "words"], "words"),

@@ -203,6 +203,21 @@ def test_rewards_that_fail_are_counted_and_the_run_goes_on(tmp_path: Path) -> No
     assert json.loads((run / "summary.json").read_text())["rewards_failed"] > 0
 
 
+def test_the_example_of_an_own_objective_trains_and_resumes(tmp_path: Path) -> None:
+    """With processes, from another folder, by the command that the example shows."""
+    objective = f"{EXAMPLES / 'own_objective' / 'objectives.py'}:ClippedPolicyGradient"
+    config = small_config(tmp_path, "own", trainer={"num_steps": 4}, checkpoint={"period": 2})
+    words = [*arguments(config, without="objective"), "--objective.kind", objective, "--objective.clip", "0.3"]
+    done = tba("train", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / "own"
+    assert all(0 <= record["clipped_fraction"] <= 1 for record in records(run, "train"))
+    assert not any("beta" in record for record in records(run, "train")), "that is another objective's"
+    more = tba("train", "--resume", str(run), "--trainer.num-steps", "6", cwd=tmp_path)
+    assert more.returncode == 0, more.stdout + more.stderr
+    assert [record["step"] for record in records(run, "train")] == [1, 2, 3, 4, 5, 6]
+
+
 def test_the_examples_run(tmp_path: Path) -> None:
     script = EXAMPLES / "own_reward" / "train.py"
     words = [sys.executable, str(script), "--num-steps", "4", "--root", str(tmp_path / "runs")]

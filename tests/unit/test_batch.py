@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -78,42 +79,37 @@ def test_the_row_holds_each_prompt_and_each_beginning_once(groups: Written) -> N
     assert sorted(index for group in used for index in group) == list(range(packed.num_tokens))
 
 
-@given(sequences=lengths)
-@settings(max_examples=30, deadline=None)
-def test_sums_are_over_each_response(sequences: Lengths) -> None:
-    packed = pack(answered(sequences))
-    values = torch.arange(1.0, len(packed.response_T) + 1, requires_grad=True)
-    sums = packed.sum_by_response(values)
-    parts = values.split([n for _, responses in sequences for n in responses])
-    assert sums.tolist() == [part.sum().item() for part in parts]
-    (sums * torch.arange(len(sums))).sum().backward()
-    assert values.grad is not None
-    assert values.grad.tolist() == packed.response_T.float().tolist()
-
-
-def test_sums_and_batches_keep_the_precision_they_are_given() -> None:
-    groups = [make_group([5, 6], [[7], [8, 9]], [0.1, 0.5])]
-    packed = collate(groups).packed
-    for given_type, summed in [(torch.float64, torch.float64), (torch.float32, torch.float32)]:
-        assert packed.sum_by_response(torch.ones(3, dtype=given_type)).dtype == summed
-    assert packed.sum_by_response(torch.ones(3, dtype=torch.bfloat16)).dtype == torch.float32
-    assert {collate(groups).reward_GK.dtype, collate(groups).reference_GK.dtype} == {torch.float32}
-    exact = collate(groups, torch.float64)
-    assert exact.reward_GK.tolist() == [[0.1, 0.5]]
-    assert exact.reference_GK.dtype == torch.float64
-
-
 def test_collated_rows_are_groups_and_columns_trajectories() -> None:
     groups = [
-        make_group([5, 6], [[7], [8, 9]], [0.25, 0.5], version=3),
-        make_group([4], [[3, 3, 3], [2, 2]], [1.0, -1.0], version=5),
+        make_group([5, 6], [[7], [8, 9]], [0.25, 0.5]),
+        make_group([4], [[3, 3, 3], [2, 2]], [1.0, -1.0]),
     ]
-    batch = collate(groups)
-    assert batch.shape == (2, 2)
+    batch = collate(groups, 1_000)
     assert batch.reward_GK.tolist() == [[0.25, 0.5], [1.0, -1.0]]
-    assert batch.reference_GK.tolist() == [[-1.0, -2.0], [-3.0, -2.0]]
-    assert batch.version_GK.tolist() == [[3, 3], [5, 5]]
-    assert batch.sum_by_trajectory(torch.ones(8)).tolist() == [[1.0, 2.0], [3.0, 2.0]]
+    assert batch.length_GK.tolist() == [[1, 2], [3, 2]]
+    assert batch.trajectory_J.tolist() == [0, 1, 1, 2, 2, 2, 3, 3]
+    assert batch.position_J.tolist() == [0, 0, 1, 0, 1, 2, 0, 1]
+
+
+def test_rewards_have_the_precision_that_is_asked_for_and_records_are_exact() -> None:
+    groups = [make_group([5, 6], [[7], [8, 9]], [0.1, 0.5])]
+    assert collate(groups, 1_000).reward_GK.dtype == torch.float32
+    exact = collate(groups, 1_000, torch.float64)
+    assert exact.reward_GK.tolist() == [[0.1, 0.5]]
+    assert {exact.behaviour_J.dtype, exact.reference_J.dtype} == {torch.float64}
+
+
+@given(groups=groups_of_alike, budget=st.integers(1, 60))
+@settings(max_examples=100, deadline=None)
+def test_every_token_of_every_trajectory_is_computed_in_some_part(groups: Written, budget: int) -> None:
+    """Whatever the parts and however many copies: a token's number leads to the token itself."""
+    [(prompt, responses), *_] = groups
+    group = make_group(prompt, responses, np.zeros(len(responses)))
+    batch = collate([group], budget)
+    computed_T = torch.cat([part.targets for part in batch.parts])
+    assert computed_T[batch.token_J].tolist() == [token for response in responses for token in response]
+    assert len(computed_T) == sum(map(len, {tuple(response) for response in responses})), "copies are computed once"
+    assert batch.num_tokens_of_parts == [len(part.targets) for part in batch.parts]
 
 
 def size(group: Group) -> int:
@@ -132,22 +128,41 @@ def numbered_groups(sequences: Lengths) -> list[Group]:
 def test_micro_batches_hold_every_group_whole_and_once(sequences: Lengths, budget: int) -> None:
     groups = numbered_groups(sequences)
     parts = list(micro_batches(groups, budget))
-    seen = [group for part in parts for group in part]
-    assert sorted(group.serial for group in seen) == list(range(len(groups)))
-    assert all(group is groups[group.serial] for group in seen)
-    assert all(sum(map(size, part)) <= budget or len(part) == 1 for part in parts)
-    assert [group.num_tokens for group in seen] == sorted(group.num_tokens for group in groups)
+    seen = [number for part in parts for number in part]
+    assert sorted(seen) == list(range(len(groups)))
+    assert all(sum(size(groups[i]) for i in part) <= budget or len(part) == 1 for part in parts)
+    assert [groups[i].num_tokens for i in seen] == sorted(group.num_tokens for group in groups)
+
+
+def tokens(part: Sequence[Answered]) -> int:
+    return sum(len(prompt.tokens) + sum(map(len, responses)) for prompt, responses in part)
 
 
 @given(sequences=lengths, budget=st.integers(1, 80))
 @settings(max_examples=80, deadline=None)
-def test_splits_are_in_order_and_no_smaller_than_they_must_be(sequences: Lengths, budget: int) -> None:
+def test_splits_are_in_order_and_hold_every_response_once(sequences: Lengths, budget: int) -> None:
     given_groups = answered(sequences)
     parts = list(split_by_tokens(given_groups, budget))
-    assert [prompt.id for part in parts for prompt, _ in part] == [prompt.id for prompt, _ in given_groups]
+    expected = [(prompt.id, id(response)) for prompt, responses in given_groups for response in responses]
+    assert [(p.id, id(r)) for part in parts for p, responses in part for r in responses] == expected
+    for part in parts:
+        # Beyond the budget goes only a single response, with its prompt.
+        assert tokens(part) <= budget or [len(responses) for _, responses in part] == [1]
 
-    def tokens(part: list[Answered]) -> int:
-        return sum(len(prompt.tokens) + sum(map(len, responses)) for prompt, responses in part)
 
+@given(sequences=lengths, budget=st.integers(1, 80))
+@settings(max_examples=80, deadline=None)
+def test_splits_are_no_smaller_than_they_must_be(sequences: Lengths, budget: int) -> None:
+    parts = list(split_by_tokens(answered(sequences), budget))
     for part, following in pairwise(parts):
-        assert tokens(part) + tokens(following[:1]) > budget
+        (last, _), (first, responses) = part[-1], following[0]
+        if last.id == first.id:  # a prompt that was cut
+            assert tokens(part) + len(responses[0]) > budget
+        else:
+            whole = [(first, rs) for p, rs in answered(sequences) if p.id == first.id]
+            assert tokens(part) + tokens(whole) > budget or tokens(part) > budget or _is_cut(parts, last.id)
+
+
+def _is_cut(parts: Sequence[Sequence[Answered]], prompt_id: str) -> bool:
+    """Nothing joins the last part of a prompt that was cut."""
+    return sum(prompt.id == prompt_id for part in parts for prompt, _ in part) > 1

@@ -23,6 +23,7 @@ from tba.config import (
 from tba.config_help import sections, settings_markdown, settings_text, task_lines
 from tba.config_tasks import TASK_KINDS, ArithmeticTaskConfig, CustomTaskConfig, RedteamTaskConfig, TaskConfig
 from tba.config_text import parse_overrides
+from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
 from tba.types import TbaError
 
 OWN = "--model x --task.data y --reward a:b"
@@ -162,6 +163,7 @@ def test_rewards_may_be_given_by_name(line: str, functions: tuple[str, ...], wei
             "unknown setting learning_rate: did you mean trainer.learning_rate? `tba config`",
         ),
         ("--task nope", "unknown task 'nope': one of 'arithmetic'"),
+        ("--objective.kind nope", "unknown objective 'nope': one of 'trajectory_balance'"),
         ("--trainer.learning-rate abc", "trainer.learning_rate = 'abc': input should be a valid number"),
         ("--trainer.num-steps 2.5", "trainer.num_steps = '2.5': input should be a valid integer"),
         ("--trainer.num-steps", "trainer.num_steps = 'true': input should be a valid integer"),
@@ -291,6 +293,7 @@ def test_every_setting_is_described() -> None:
     assert [title for title, about, _ in sections() if not about] == []
     dumped: dict[str, Any] = from_line(OWN).model_dump()
     dumped["task"] = {key for kind in typing.get_args(typing.get_args(TaskConfig)[0]) for key in kind.model_fields}
+    dumped["objective"] = {*LearnedLogZ.model_fields}
     assert set(described) == {f"{section}.{key}" for section, keys in dumped.items() for key in keys}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from buffer_cases import assert_frequencies
 from float64 import in_float64, to_float64
-from tiny_models import ARCHITECTURES, EOS, FLOAT32, REPEATING, VOCABULARY, WINDOWED, answered, build
+from tiny_models import ARCHITECTURES, EOS, FLOAT32, REPEATING, VOCABULARY, WINDOWED, answered, build, token_logprobs
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import PreTrainedModel
@@ -18,7 +18,7 @@ from tba.engines import decoders
 from tba.engines.branches import Ints
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
-from tba.policy import export_weights, token_logprobs
+from tba.policy import export_weights
 from tba.testing import character_tokenizer
 from tba.types import Prompt, Response, TbaError, WeightUpdate
 

@@ -12,9 +12,12 @@ from torch import Tensor
 from torch.testing import assert_close
 from trainer_cases import random_groups, trainer_in
 
-from tba.config import ObjectiveConfig
-from tba.objectives import LogPartition, trajectory_balance
-from tba.schedules import target_at
+from tba.learn.learner import LocalLearner
+from tba.objectives.log_partition import LogPartition
+from tba.objectives.target import TargetSettings
+from tba.objectives.trajectory_balance import Settings as VarGradSettings
+from tba.objectives.trajectory_balance import trajectory_balance
+from tba.objectives.trajectory_balance_learned_z import Settings
 from tba.testing import save_tiny_model
 
 
@@ -33,7 +36,7 @@ def test_the_gradients_are_those_of_the_advantage(beta: float, shape: tuple[int,
     assert_close(to_log_z, -advantage.mean(1, keepdim=True) / shape[0], rtol=1e-6, atol=1e-12)
     assert_close(loss.advantage_GK, advantage, rtol=1e-6, atol=1e-12)
     assert_close(loss.value, beta / 2 * (advantage / beta).square().mean(), rtol=1e-6, atol=1e-12)
-    assert not any(value.requires_grad for value in loss.metrics.values())
+    assert not any(value.requires_grad for value in loss.values_GK.values())
 
 
 @given(shape=shapes, seed=seeds)
@@ -108,20 +111,22 @@ def test_prompts_get_no_gradient_and_their_scale_does_not_matter() -> None:
 @pytest.mark.parametrize("attention", ["auto", "padded"])
 def test_the_trainer_learns_log_z_beside_the_policy(tmp_path: Path, attention: str) -> None:
     folder = str(save_tiny_model(tmp_path / "model"))
-    trainer = trainer_in(tmp_path / "run", folder, attention=attention, log_z=LogPartition(32))
-    assert trainer.log_z is not None
+    trainer = trainer_in(tmp_path / "run", folder, attention=attention, objective=Settings(beta=0.1))
+    assert isinstance(trainer.learner, LocalLearner)
+    log_z = trainer.learner.objective.modules["log_z"]
+    assert isinstance(log_z, LogPartition)
     groups = random_groups(4)
     first = trainer.train_step(groups)
     vargrad = trainer_in(tmp_path / "other", folder, attention=attention).train_step(groups)
     assert first["log_z"] == pytest.approx(vargrad["log_z"], rel=1e-4), "its first value is the groups' estimate"
     losses = [trainer.train_step(groups)["loss"] for _ in range(20)]
     assert losses[-1] < first["loss"] / 2
-    assert trainer.log_z.linear.weight.abs().max() > 0
+    assert log_z.linear.weight.abs().max() > 0
 
 
 def test_the_schedules_make_the_target_of_the_paper() -> None:
     """log R = [log π_ref / γ(t) + r / β] / T(t)."""
-    config = ObjectiveConfig(
+    config: TargetSettings = VarGradSettings(
         beta=0.05,
         reference_temperature=1.0,
         reference_temperature_final=1.2,
@@ -132,16 +137,16 @@ def test_the_schedules_make_the_target_of_the_paper() -> None:
     )
     log_reference, reward = -30.0, -0.7
     for step, gamma, temperature in [(1, 1.0, 2.0), (3, 1.04, 1.5), (5, 1.08, 1.0), (11, 1.2, 1.0), (50, 1.2, 1.0)]:
-        target = target_at(step, config, 100)
+        target = config.target_at(step, 100)
         wanted = (log_reference / gamma + reward / 0.05) / temperature
         assert target.reference_weight * log_reference + reward / target.beta == pytest.approx(wanted)
 
 
 def test_without_schedules_the_target_is_the_plain_one() -> None:
-    target = target_at(7, ObjectiveConfig(beta=0.3), 100)
+    target = VarGradSettings(beta=0.3).target_at(7, 100)
     assert (target.beta, target.reference_weight) == (0.3, 1.0)
 
 
 def test_a_schedule_without_an_end_is_told() -> None:
     with pytest.raises(ValueError, match=r"objective\.reward_temperature_final is missing"):
-        ObjectiveConfig(reward_temperature_steps=5)
+        VarGradSettings(reward_temperature_steps=5)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from float64 import in_float64, to_float64
-from tiny_models import ARCHITECTURES, FLOAT32, answered, build
+from tiny_models import ARCHITECTURES, FLOAT32, answered, build, token_logprobs
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -17,7 +17,7 @@ from tba.batch import PackedTokens, pack
 from tba.engines import packed_linear
 from tba.engines.transformers import TransformersEngine
 from tba.lora import adapter_tensors, add_adapters, merged, restore_adapters, save_merged
-from tba.policy import export_weights, import_weights, load_model, load_tokenizer, token_logprobs
+from tba.policy import export_weights, import_weights, load_model, load_tokenizer
 from tba.testing import save_tiny_model
 from tba.types import Prompt, TbaError, WeightUpdate
 

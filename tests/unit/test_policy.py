@@ -11,7 +11,7 @@ import torch
 from float64 import in_float64, to_float64
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiny_models import ARCHITECTURES, PECULIAR, VOCABULARY, WINDOWED, Lengths, answered, build
+from tiny_models import ARCHITECTURES, PECULIAR, VOCABULARY, WINDOWED, Lengths, answered, build, token_logprobs
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
@@ -21,13 +21,13 @@ from tba.attention import supports_shared_prompt
 from tba.batch import PackedTokens, collate, pack
 from tba.build import _checkpoint_layers
 from tba.policy import (
+    Policy,
     Reference,
     export_weights,
     import_weights,
     load_model,
     load_tokenizer,
     model_directory,
-    token_logprobs,
     uses_shared_prompt,
 )
 from tba.testing import make_response, save_tiny_model
@@ -50,7 +50,7 @@ def pair(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
 def with_gradients(model: PreTrainedModel, packed: PackedTokens, **settings: float) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probabilities, and the gradients of a sum in which every token has a weight of its own."""
     model.zero_grad()
-    values_T = token_logprobs(model, packed, **settings)  # type: ignore[arg-type]
+    values_T = token_logprobs(model, packed, **settings)
     (values_T * torch.linspace(-1, 1, len(values_T))).sum().backward()
     return values_T.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
@@ -265,7 +265,7 @@ def test_bfloat16_is_close(name: str, shared: bool) -> None:
 def test_the_reference_sees_what_the_policy_sees(shared: bool, max_tokens: int) -> None:
     config = ARCHITECTURES["llama"]
     model = to_float64(build(config, shared=shared))
-    reference = Reference(model, temperature=0.7, chunk_tokens=4, bf16=False, max_tokens=max_tokens)
+    reference = Reference(Policy(model, temperature=0.7, chunk_tokens=4), max_tokens=max_tokens)
     sequences = answered(MIXED)
     found = reference.token_logprobs(sequences)
     assert [[len(r) for r in row] for row in found] == [[len(r) for r in responses] for _, responses in sequences]
@@ -276,7 +276,7 @@ def test_the_reference_sees_what_the_policy_sees(shared: bool, max_tokens: int) 
 
 def test_the_reference_is_frozen() -> None:
     model = build(ARCHITECTURES["llama"], shared=True)
-    Reference(model, temperature=1.0, chunk_tokens=4, bf16=False, max_tokens=100)
+    Reference(Policy(model), max_tokens=100)
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -421,16 +421,20 @@ def test_copies_of_a_response_are_computed_once_and_count_each_time() -> None:
     [(prompt, [one, two, three])] = answered([(5, [6, 2, 4])])
     row = [one, two, one, three, two, one]
     trajectories = tuple(Trajectory(r, float(i), (), r.token_logprobs) for i, r in enumerate(row))
-    batch = collate([Group(prompt, trajectories)])
-    assert batch.packed.num_responses == 3
+    batch = collate([Group(prompt, trajectories)], max_tokens=1_000)
+    [part] = batch.parts
+    assert part.num_responses == 3
     weights_GK = torch.tensor([[1.0, -2.0, 3.0, 0.5, 4.0, -1.5]])
+
+    def sums(values_J: Tensor, trajectory_J: Tensor) -> Tensor:
+        return values_J.new_zeros(1, len(row)).index_add(1, trajectory_J, values_J.unsqueeze(0))
 
     def gradient(loss: Tensor) -> list[Tensor]:
         return list(torch.autograd.grad(loss, list(model.parameters())))
 
-    once_GK = batch.sum_by_trajectory(token_logprobs(model, batch.packed))
+    once_GK = sums(token_logprobs(model, part)[batch.token_J], batch.trajectory_J)
     separately = pack([(prompt, row)])
-    each_GK = separately.sum_by_response(token_logprobs(model, separately)).view(1, -1)
+    each_GK = sums(token_logprobs(model, separately), separately.response_T)
     assert_close(once_GK, each_GK, rtol=1e-10, atol=1e-10)
     gradients = [gradient((weights_GK * sums_GK).sum()) for sums_GK in (once_GK, each_GK)]
     assert_close(*gradients, rtol=1e-10, atol=1e-10)

@@ -54,7 +54,7 @@ def make_run(root: Path, *, step: int = 4) -> Path:
     (run / "metrics.jsonl").write_text("{}\n")
     (run / "rollouts").mkdir()
     (run / "rollouts" / "part.parquet").write_bytes(b"data")
-    save_checkpoint(run, step, save_model=Path.mkdir, tensors={}, state={"step": step}, keep_last=1)
+    save_checkpoint(run, step, save=lambda folder: (folder / "model").mkdir(), state={"step": step}, keep_last=1)
     return run
 
 

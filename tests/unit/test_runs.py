@@ -164,6 +164,22 @@ def test_code_that_another_user_names_is_refused_unless_it_is_named_here(
         assert command(target, {"reward": {"functions": ""}}).reward.functions == ()
 
 
+@pytest.mark.parametrize("command", [resumed_config, replayed_config])
+def test_an_objective_that_another_user_wrote_is_refused_unless_it_is_named_here(
+    tmp_path: Path, others: Callable[[Path], None], command: Callable[[Any, Mapping[str, Any]], Config]
+) -> None:
+    own = {"kind": "their:Objective", "strength": 2}
+    model = make_run(tmp_path, Config.embedded(objective=own))
+    assert command(tmp_path, {}).objective.kind == "their:Objective", "our own run"
+    others(tmp_path)
+    line = fault(lambda: command(tmp_path, {}))
+    assert "objective.kind" in line
+    assert "--objective.kind" in line
+    again = command(tmp_path, {"objective": {"kind": "their:Objective"}})
+    assert again.objective.model_dump() == own
+    assert not config_for_model(model, {}).objective.is_code, "an evaluation has no use for it"
+
+
 def test_a_run_of_another_user_that_names_no_code_is_evaluated_and_resumed(
     tmp_path: Path, others: Callable[[Path], None]
 ) -> None:

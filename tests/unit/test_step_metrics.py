@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
-from tba.batch import Batch, collate
-from tba.objectives import Loss
 from tba.step_metrics import BUCKETS, step_metrics
 from tba.testing import make_response
 from tba.types import Group, Prompt, Trajectory
@@ -25,13 +23,9 @@ def group(rewards: Sequence[float], ages: Sequence[int]) -> Group:
     return Group(Prompt("p", "", (1, 2)), tuple(Trajectory(r, x, (x,), r.token_logprobs) for r, x in parts))
 
 
-def loss(advantages: Sequence[Sequence[float]], value: float = 0.0, **metrics: float) -> Loss:
-    beside = {name: torch.tensor(number) for name, number in metrics.items()}
-    return Loss(torch.tensor(value), torch.tensor(advantages, dtype=torch.float32), beside)
-
-
 def record(groups: Sequence[Group], advantages: Sequence[Sequence[float]]) -> dict[str, Any]:
-    return step_metrics([(collate(groups), loss(advantages))], groups, VERSION)
+    ages = np.array([[VERSION - t.version for t in group.trajectories] for group in groups])
+    return step_metrics(groups, ages, np.array(advantages, dtype=np.float64))
 
 
 def test_staleness_is_counted_for_every_trajectory() -> None:
@@ -100,16 +94,3 @@ def test_rewards_that_differ_by_very_little_do_differ() -> None:
 def test_lengths_are_those_of_the_responses() -> None:
     found = record([group([0, 1, 2], [0, 0, 0]), group([0, 1, 2], [0, 0, 0])], [[0] * 3] * 2)
     assert (found["tokens"], found["completions/mean_length"], found["completions/max_length"]) == (12, 2.0, 3)
-
-
-def test_passes_of_different_size_count_by_their_groups() -> None:
-    """One pass of three groups and one of one: means are weighted 3 to 1, root mean squares as squares."""
-    groups = [group([0, 1], [0, 0]) for _ in range(4)]
-    results: list[tuple[Batch, Loss]] = [
-        (collate(groups[:3]), loss([[1, 1]] * 3, 2.0, log_z=4.0, residual_rms=1.0)),
-        (collate(groups[3:]), loss([[5, 5]], 6.0, log_z=8.0, residual_rms=3.0)),
-    ]
-    found = step_metrics(results, groups, VERSION)
-    assert (found["loss"], found["log_z"]) == (3.0, 5.0)
-    assert found["residual_rms"] == pytest.approx(math.sqrt((3 * 1 + 9) / 4))
-    assert found["residual/staleness_0"] == pytest.approx(math.sqrt((6 * 1 + 2 * 25) / 8))

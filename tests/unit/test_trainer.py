@@ -8,7 +8,7 @@ import pytest
 import torch
 from float64 import in_float64, to_float64
 from torch.testing import assert_close
-from trainer_cases import GROUP_SIZE, parameters, random_groups, trainer_in
+from trainer_cases import GROUP_SIZE, model_of, parameters, random_groups, trainer_in
 
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.checkpoint import list_checkpoints
@@ -30,11 +30,11 @@ def test_a_step_is_the_same_however_its_groups_are_split(tmp_path: Path, folder:
     found = []
     for budget in (1, 70, 100_000):
         trainer = trainer_in(tmp_path / str(budget), folder, attention=attention, micro_batch_tokens=budget)
-        to_float64(trainer.model)
+        to_float64(model_of(trainer))
         trainer.step = 4
-        before = parameters(trainer.model)
+        before = parameters(model_of(trainer))
         metrics = trainer.train_step(groups)
-        found.append((metrics, parameters(trainer.model)))
+        found.append((metrics, parameters(model_of(trainer))))
     whole_metrics, whole_parameters = found[-1]
     assert all(not torch.equal(whole_parameters[name], before[name]) for name in before), "a step moves every weight"
     for metrics, updated in found[:-1]:
@@ -57,13 +57,13 @@ def test_steps_lower_the_loss_on_the_same_groups(tmp_path: Path, folder: str) ->
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights(tmp_path: Path, folder: str) -> None:
     trainer = trainer_in(tmp_path / "run", folder)
-    before = parameters(trainer.model)
+    before = parameters(model_of(trainer))
     metrics = trainer.train_step(random_groups(2, reward=math.inf))
     assert not math.isfinite(metrics["grad_norm"])
-    assert_close(parameters(trainer.model), before, rtol=0, atol=0)
+    assert_close(parameters(model_of(trainer)), before, rtol=0, atol=0)
     assert [record["event"] for record in read_metrics(tmp_path / "run")] == ["gradient_not_finite"]
     trainer.train_step(random_groups(2))
-    assert any(not torch.equal(parameter, before[name]) for name, parameter in trainer.model.named_parameters())
+    assert any(not torch.equal(parameter, before[name]) for name, parameter in model_of(trainer).named_parameters())
 
 
 def test_staleness_is_counted_from_the_version_that_is_trained(tmp_path: Path, folder: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
@@ -28,6 +29,8 @@ from transformers import (
 )
 
 from tba.attention import SHARED_PROMPT
+from tba.batch import PackedTokens
+from tba.policy import Policy
 from tba.testing import make_response
 from tba.types import Prompt, Response
 
@@ -132,3 +135,9 @@ def answered(lengths: Lengths, seed: int = 0) -> list[tuple[Prompt, list[Respons
         (Prompt(str(i), "", tuple(tokens(length))), [make_response(tokens(n)) for n in responses])
         for i, (length, responses) in enumerate(lengths)
     ]
+
+
+def token_logprobs(model: PreTrainedModel, packed: PackedTokens, **settings: Any) -> Tensor:
+    """Log-probability of every response token."""
+    tokens_T: Tensor = Policy(model, **settings)(packed).tokens_T
+    return tokens_T

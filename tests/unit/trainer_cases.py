@@ -14,10 +14,13 @@ from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
+from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.learn.learner import LocalLearner
 from tba.metrics import Metrics
-from tba.objectives import LogPartition, trajectory_balance
-from tba.policy import load_model, load_tokenizer
+from tba.objectives import ObjectiveConfig
+from tba.objectives.trajectory_balance import Settings
+from tba.optimization import Optimization
+from tba.policy import Policy, load_model, load_tokenizer
 from tba.testing import make_group
 from tba.trainer import Trainer
 from tba.types import Group
@@ -25,16 +28,31 @@ from tba.types import Group
 GROUP_SIZE = 3
 
 
+def learner_in(
+    run: Path, folder: str, *, attention: str = "auto", objective: ObjectiveConfig | None = None, **settings: Any
+) -> LocalLearner:
+    config = TrainerConfig(learning_rate=1e-2, **settings)
+    policy = Policy(load_model(folder, attention=attention), temperature=0.8)
+    made = (objective or Settings(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
+    return LocalLearner(
+        policy,
+        load_tokenizer(folder),
+        made,
+        Optimization(policy.model, config, modules=made.modules, modules_learning_rate=made.modules_learning_rate),
+        max_tokens=config.micro_batch_tokens,
+        max_grad_norm=config.max_grad_norm,
+        activity=Activity(run, "trainer"),
+    )
+
+
 def trainer_in(
-    run: Path, folder: str, *, attention: str = "auto", log_z: LogPartition | None = None, **settings: Any
+    run: Path, folder: str, *, attention: str = "auto", objective: ObjectiveConfig | None = None, **settings: Any
 ) -> Trainer:
     run.mkdir(exist_ok=True)
+    settings = {"num_groups": 2, "group_size": GROUP_SIZE, **settings}
     return Trainer(
         run=run,
-        model=load_model(folder, attention=attention),
-        tokenizer=load_tokenizer(folder),
-        objective=trajectory_balance,
-        log_z=log_z,
+        learner=learner_in(run, folder, attention=attention, objective=objective, **settings),
         buffer=ReplayBuffer(1_000, 100),
         log=RolloutLog(run / "rollouts"),
         draws=DrawLog(run),
@@ -42,14 +60,16 @@ def trainer_in(
         groups=InlineGroups(),
         metrics=Metrics(run),
         activity=Activity(run, "trainer"),
-        config=TrainerConfig(num_groups=2, group_size=GROUP_SIZE, learning_rate=1e-2, **settings),
-        model_config=ModelConfig(path=folder),
+        config=TrainerConfig(learning_rate=1e-2, **settings),
         buffer_config=BufferConfig(),
-        objective_config=ObjectiveConfig(beta=0.1),
         checkpoint_config=CheckpointConfig(period=0),
-        temperature=0.8,
         seed=0,
     )
+
+
+def model_of(trainer: Trainer) -> PreTrainedModel:
+    assert isinstance(trainer.learner, LocalLearner)
+    return trainer.learner.policy.model
 
 
 def random_groups(count: int, *, version: int = 0, seed: int = 0, reward: float | None = None) -> list[Group]:

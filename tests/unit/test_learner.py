@@ -1,0 +1,192 @@
+"""The Learner: a step is the same however its groups are split, and it goes on where it was saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from float64 import in_float64, to_float64
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.testing import assert_close
+from trainer_cases import learner_in, parameters
+
+from tba.learn.base import StepResult
+from tba.learn.learner import LocalLearner
+from tba.objectives import ObjectiveConfig
+from tba.objectives.own import Settings as OwnSettings
+from tba.objectives.trajectory_balance import Settings as VarGrad
+from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
+from tba.testing import make_group, save_tiny_model
+from tba.types import Group
+
+ROOT = Path(__file__).parents[2]
+OWN = f"{ROOT / 'examples' / 'own_objective' / 'objectives.py'}:ClippedPolicyGradient"
+OBJECTIVES: dict[str, ObjectiveConfig] = {
+    "trajectory balance": VarGrad(beta=0.1),
+    "learned log Z": LearnedLogZ(beta=0.1, log_z_learning_rate=0.05),
+    "own, by tokens": OwnSettings(kind=OWN, clip=0.02),
+}
+WHOLE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+def groups_with_copies(count: int, seed: int, group_size: int = 6) -> list[Group]:
+    """Responses of very different lengths, some of them more than once."""
+    rng = np.random.default_rng(seed)
+
+    def tokens(longest: int) -> list[int]:
+        return rng.integers(3, 40, rng.integers(1, longest + 1)).tolist()
+
+    groups = []
+    for i in range(count):
+        some = [tokens(20) for _ in range(group_size - 1)]
+        groups.append(make_group(tokens(9), [*some, some[0]], rng.random(group_size), prompt_id=str(i), serial=i + 1))
+    return groups
+
+
+def ages(groups: Sequence[Group]) -> NDArray[np.int64]:
+    return np.zeros((len(groups), len(groups[0].trajectories)), dtype=np.int64)
+
+
+def gradients(learner: LocalLearner, groups: Sequence[Group]) -> tuple[StepResult, dict[str, Tensor]]:
+    """What a step says, and the gradients it would have applied: of the policy and of what is learned beside it."""
+    found: dict[str, Tensor] = {}
+    modules = {"policy": learner.policy.model, **learner.objective.modules}
+
+    def keep() -> tuple[float, bool]:
+        for name, module in modules.items():
+            for key, parameter in module.named_parameters():
+                if parameter.grad is not None:
+                    found[f"{name}.{key}"] = parameter.grad.clone()
+                    parameter.grad = None
+        return 0.0, True
+
+    learner._update = keep  # type: ignore[method-assign]
+    return learner.step(groups, ages(groups), 1), found
+
+
+def norm(tensors: dict[str, Tensor]) -> float:
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
+
+
+def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return norm({name: a[name] - b[name] for name in a}) / norm(b)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("attention", ["auto", "padded"])
+@given(budget=st.integers(1, 120), seed=st.integers(0, 99))
+@settings(max_examples=8, deadline=None)
+@in_float64()
+def test_any_split_of_groups_gives_the_same_gradient(
+    tmp_path_factory: pytest.TempPathFactory, folder: str, attention: str, name: str, budget: int, seed: int
+) -> None:
+    groups = groups_with_copies(3, seed)
+    found = []
+    for max_tokens in (WHOLE, budget):
+        learner = learner_in(
+            tmp_path_factory.mktemp("run"),
+            folder,
+            attention=attention,
+            objective=OBJECTIVES[name],
+            micro_batch_tokens=max_tokens,
+        )
+        to_float64(learner.policy.model)
+        for module in learner.objective.modules.values():
+            module.double()
+        found.append(gradients(learner, groups))
+    (whole, whole_gradients), (split, split_gradients) = found
+    assert norm(whole_gradients) > 1e-3
+    assert difference(split_gradients, whole_gradients) < 1e-10
+    assert split.loss == pytest.approx(whole.loss, rel=1e-10)
+    assert_close(split.advantage_GK, whole.advantage_GK, rtol=1e-9, atol=1e-9)
+    assert split.metrics == pytest.approx(whole.metrics, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_in_float32_a_split_moves_the_gradient_by_its_rounding(tmp_path: Path, folder: str, name: str) -> None:
+    groups = groups_with_copies(4, 0)
+    learners = [
+        learner_in(tmp_path / str(budget), folder, objective=OBJECTIVES[name], micro_batch_tokens=budget)
+        for budget in (WHOLE, 40)
+    ]
+    (_, whole), (_, split) = (gradients(learner, groups) for learner in learners)
+    assert difference(split, whole) < 1e-5
+
+
+@in_float64()
+def test_comparing_the_parts_of_a_group_apart_would_show(tmp_path: Path, folder: str) -> None:
+    """The companion of the laws above: parts that are treated as groups of their own give another gradient."""
+    [group] = groups_with_copies(1, 3)
+    halves = [Group(group.prompt, group.trajectories[:3]), Group(group.prompt, group.trajectories[3:])]
+    learners = [learner_in(tmp_path / str(i), folder, micro_batch_tokens=WHOLE) for i in range(2)]
+    for learner in learners:
+        to_float64(learner.policy.model)
+    (_, whole), (_, apart) = gradients(learners[0], [group]), gradients(learners[1], halves)
+    assert difference(apart, whole) > 0.01
+
+
+def test_groups_larger_than_the_budget_are_computed_in_parts(tmp_path: Path, folder: str) -> None:
+    """The budget bounds what is computed at once; a single response that is longer goes alone."""
+    learner = learner_in(tmp_path, folder, micro_batch_tokens=30)
+    seen: list[int] = []
+    learner.policy.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].num_tokens))
+    learner.step(groups := groups_with_copies(2, 1), ages(groups), 1)
+    assert max(seen) <= 30
+    assert len(seen) > 4
+
+
+def test_results_are_in_the_order_of_the_groups(tmp_path: Path, folder: str) -> None:
+    """Groups are computed in order of length; nobody outside knows."""
+    groups = groups_with_copies(4, 5)
+    results = []
+    for name, given_groups in (("a", groups), ("b", groups[::-1])):
+        results.append(learner_in(tmp_path / name, folder, micro_batch_tokens=50).step(given_groups, ages(groups), 1))
+    assert_close(results[0].advantage_GK, results[1].advantage_GK[::-1].copy(), rtol=1e-4, atol=1e-4)
+    assert np.abs(results[0].advantage_GK - results[1].advantage_GK).max() > 0.01
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_goes_on_where_it_was_saved(tmp_path: Path, folder: str, name: str) -> None:
+    def learner(run: str) -> LocalLearner:
+        settings = {"schedule": "linear", "num_steps": 10, "warmup_steps": 2}
+        return learner_in(tmp_path / run, folder, objective=OBJECTIVES[name], **settings)
+
+    groups = [groups_with_copies(2, seed) for seed in range(5)]
+    straight, resumed = learner("straight"), learner("resumed")
+    for step in range(3):
+        straight.step(groups[step], ages(groups[step]), step + 1)
+    straight.save(tmp_path / "saved")
+    resumed.step(groups[4], ages(groups[4]), 1)  # whatever it was doing before
+    resumed.load(tmp_path / "saved")
+    for step in (3, 4):
+        one, other = (x.step(groups[step], ages(groups[step]), step + 1) for x in (straight, resumed))
+        assert one.loss == other.loss
+        assert one.learning_rate == other.learning_rate
+    assert_close(parameters(resumed.policy.model), parameters(straight.policy.model), rtol=0, atol=0)
+
+
+def test_a_gradient_that_is_not_finite_beside_the_policy_leaves_everything(tmp_path: Path, folder: str) -> None:
+    learner = learner_in(tmp_path, folder, objective=OBJECTIVES["learned log Z"])
+    groups = groups_with_copies(2, 0)
+    learner.step(groups, ages(groups), 1)
+    before = parameters(learner.policy.model)
+    [*_, bias] = learner.objective.modules["log_z"].parameters()
+    bias.register_hook(lambda gradient: gradient * math.nan)
+    result = learner.step(groups, ages(groups), 2)
+    assert math.isfinite(result.grad_norm)
+    assert not result.updated
+    assert_close(parameters(learner.policy.model), before, rtol=0, atol=0)
+    assert bool(torch.isfinite(bias).all())
