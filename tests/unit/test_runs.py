@@ -11,7 +11,15 @@ import pytest
 
 from tba.cli import main
 from tba.config import Config, parse_config, to_toml
-from tba.runs import CONFIG, answers_file, config_for_model, read_run_config, resumed_config, write_run_config
+from tba.runs import (
+    CONFIG,
+    answers_file,
+    config_for_model,
+    read_run_config,
+    replayed_config,
+    resumed_config,
+    write_run_config,
+)
 from tba.types import TbaError
 
 UNUSUAL = Config.embedded(
