@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tba.response_tree import Indices, ResponseTree
+from tba.attention import PackedGroups
+from tba.devices import CPU, as_tensor
+from tba.layout import packed_layout
+from tba.response_tree import ResponseTree
 from tba.types import Group, Prompt, Response, TokenLogprobs
 
 Answered = tuple[Prompt, Sequence[Response]]
@@ -21,26 +24,27 @@ class PackedTokens:
 
     For each of G prompts the row holds the prompt once, then its responses (R in all) as a tree: what several begin
     with is there once. Last tokens predict nothing and are not in the row. T counts the response tokens, last ones
-    included; E counts those among them that differ in their token or in what they follow. Padding in the index tensors
-    points at position 0.
+    included; E counts those among them that differ in their token or in what they follow. For example, "4" and "5!" to
+    one prompt and "3?" and "37" to another, where . ends a response:
+
+        row         2 + 2 = 4 5 !   1 + 2 = 3 7 ?       N = 14
+        T           4 . 5 ! .       3 ? . 3 7 .         T = 11, of which "3" is there twice: E = 10
+        predictor   = 4 = 5 !       = 3 ? = 3 7         by its place in the row
     """
 
+    answered: Sequence[Answered]
+    """What was packed."""
     tokens_N: Tensor
     positions_N: Tensor
-    prompt_index_GP: Tensor
-    prompt_lengths_G: Tensor
-    response_index_RL: Tensor
-    inner_lengths_R: Tensor
-    """Tokens of each response that are in the row: all but the last."""
-    group_R: Tensor
-    """Which prompt each response belongs to."""
     predictor_E: Tensor
     """Position in the row whose hidden state predicts each distinct response token."""
     target_E: Tensor
     distinct_T: Tensor
     """Which of these, in 0..E-1, each response token is."""
-    response_T: Tensor
-    """Which response, in 0..R-1, each response token belongs to."""
+    prompts_at: Sequence[slice]
+    """Where each prompt is in the row."""
+    layout: PackedGroups
+    """Who attends to whom."""
 
     @property
     def targets(self) -> Tensor:
@@ -52,8 +56,8 @@ class PackedTokens:
         return len(self.tokens_N)
 
     @property
-    def num_responses(self) -> int:
-        return len(self.group_R)
+    def responses(self) -> list[Response]:
+        return [response for _, responses in self.answered for response in responses]
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,12 @@ class Batch:
     @property
     def num_tokens_of_parts(self) -> list[int]:
         """T of each part."""
-        return [len(part.response_T) for part in self.parts]
+        return [len(part.distinct_T) for part in self.parts]
 
 
-def collate(groups: Sequence[Group], max_tokens: int, dtype: torch.dtype = torch.float32) -> Batch:
+def collate(
+    groups: Sequence[Group], max_tokens: int, dtype: torch.dtype = torch.float32, device: torch.device = CPU
+) -> Batch:
     """Groups of equal size to tensors; rewards in the given precision. Parts have at most `max_tokens` if possible."""
     trajectories = [t for group in groups for t in group.trajectories]
     answered: list[Answered] = []
@@ -96,20 +102,21 @@ def collate(groups: Sequence[Group], max_tokens: int, dtype: torch.dtype = torch
     lengths = sizes_R[places]
     position_J = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     shape = (len(groups), -1)
+    rewards = np.array([t.reward for t in trajectories])
+
+    def recorded(values: Iterable[TokenLogprobs]) -> Tensor:
+        return as_tensor(np.concatenate(list(values), dtype=np.float64), device)
+
     return Batch(
-        parts=tuple(pack(part) for part in split_by_tokens(answered, max_tokens)),
-        token_J=_long(np.repeat(starts_R[places], lengths) + position_J),
-        trajectory_J=_long(np.repeat(np.arange(len(trajectories)), lengths)),
-        position_J=_long(position_J),
-        behaviour_J=_recorded([t.response.token_logprobs for t in trajectories]),
-        reference_J=_recorded([t.reference_token_logprobs for t in trajectories]),
-        reward_GK=torch.tensor([t.reward for t in trajectories], dtype=dtype).view(shape),
-        length_GK=_long(lengths).view(shape),
+        parts=tuple(pack(part, device) for part in split_by_tokens(answered, max_tokens)),
+        token_J=as_tensor(np.repeat(starts_R[places], lengths) + position_J, device),
+        trajectory_J=as_tensor(np.repeat(np.arange(len(trajectories)), lengths), device),
+        position_J=as_tensor(position_J, device),
+        behaviour_J=recorded(t.response.token_logprobs for t in trajectories),
+        reference_J=recorded(t.reference_token_logprobs for t in trajectories),
+        reward_GK=as_tensor(rewards, device).to(dtype).view(shape),
+        length_GK=as_tensor(lengths, device).view(shape),
     )
-
-
-def _recorded(values: Sequence[TokenLogprobs]) -> Tensor:
-    return torch.from_numpy(np.concatenate(values, dtype=np.float64))
 
 
 def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
@@ -123,7 +130,7 @@ def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
     return [firsts[place] for place in range(len(places))], found
 
 
-def pack(answered: Sequence[Answered]) -> PackedTokens:
+def pack(answered: Sequence[Answered], device: torch.device = CPU) -> PackedTokens:
     """Prompts with their responses, of any number each, to one row."""
     responses = [response for _, group in answered for response in group]
     group_R = np.repeat(np.arange(len(answered)), [len(group) for _, group in answered])
@@ -138,29 +145,26 @@ def pack(answered: Sequence[Answered]) -> PackedTokens:
     prompt_end_R1 = (prompt_starts_G + prompt_lengths_G - 1)[tree.group_R, None]
     before_RL = np.concatenate([prompt_end_R1, place_RL[:, :-1]], axis=1)
 
+    prompts_at = [slice(start, start + n) for start, n in zip(prompt_starts_G, prompt_lengths_G, strict=True)]
     tokens_N = np.empty(int(sizes_G.sum()), dtype=np.int64)
     positions_N = np.empty_like(tokens_N)
-    prompt_rows = [np.arange(start, start + n) for start, n in zip(prompt_starts_G, prompt_lengths_G, strict=True)]
-    for (prompt, _), row in zip(answered, prompt_rows, strict=True):
-        tokens_N[row] = prompt.tokens
-        positions_N[row] = np.arange(len(row))
+    for (prompt, _), place in zip(answered, prompts_at, strict=True):
+        tokens_N[place] = prompt.tokens
+        positions_N[place] = np.arange(len(prompt.tokens))
     placed_N = place_RL[tree.is_placed_RL]
     tokens_N[placed_N] = tree.tokens_RL[tree.is_placed_RL]
     positions_N[placed_N] = (prompt_lengths_G[tree.group_R, None] + tree.step_L)[tree.is_placed_RL]
 
-    index_RL = place_RL[tree.as_given_R, : lengths_R.max() - 1]
+    inner_RL = place_RL[tree.as_given_R, : lengths_R.max() - 1]
     return PackedTokens(
-        tokens_N=_long(tokens_N),
-        positions_N=_long(positions_N),
-        prompt_index_GP=_pad(prompt_rows),
-        prompt_lengths_G=_long(prompt_lengths_G),
-        response_index_RL=_long(np.where(tree.step_L[:-1] < lengths_R[:, None] - 1, index_RL, 0)),
-        inner_lengths_R=_long(lengths_R - 1),
-        group_R=_long(group_R),
-        predictor_E=_long(before_RL[tree.is_new_RL]),
-        target_E=_long(tree.tokens_RL[tree.is_new_RL]),
-        distinct_T=_long(tree.distinct_RL[tree.as_given_R][tree.step_L < lengths_R[:, None]]),
-        response_T=_long(np.repeat(np.arange(len(responses)), lengths_R)),
+        answered=answered,
+        tokens_N=as_tensor(tokens_N, device),
+        positions_N=as_tensor(positions_N, device),
+        predictor_E=as_tensor(before_RL[tree.is_new_RL], device),
+        target_E=as_tensor(tree.tokens_RL[tree.is_new_RL], device),
+        distinct_T=as_tensor(tree.distinct_RL[tree.as_given_R][tree.step_L < lengths_R[:, None]], device),
+        prompts_at=prompts_at,
+        layout=packed_layout(prompts_at, inner_RL, lengths_R - 1, group_R, len(tokens_N), device),
     )
 
 
@@ -215,15 +219,3 @@ def micro_batches(groups: Sequence[Group], max_tokens: int) -> Iterator[list[int
         budget -= size
     if chosen:
         yield chosen
-
-
-def _long(values: Indices) -> Tensor:
-    return torch.from_numpy(values.astype(np.int64))
-
-
-def _pad(indices: list[Indices]) -> Tensor:
-    """Rows of unequal length to a rectangle; padding points at position 0 of the row."""
-    padded = np.zeros((len(indices), max(len(i) for i in indices)), dtype=np.int64)
-    for row, index in zip(padded, indices, strict=True):
-        row[: len(index)] = index
-    return torch.from_numpy(padded)

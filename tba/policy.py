@@ -7,10 +7,9 @@ difference of kernels cannot pose as a difference of models. Generation is not h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,17 +18,15 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from tba.attention import SHARED_PROMPT, PackedGroups, ResponseBlock, supports_shared_prompt
+from tba.attention import SHARED_PROMPT, supports_shared_prompt
 from tba.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
+from tba.devices import CPU, as_tensor
 from tba.loading import load_weights, told_in_one_line
 from tba.logits import target_logprobs
 from tba.precision import at_least_float32
 from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()
-
-WORTH_A_BLOCK = 2**14
-"""Pairs of query and key that attention must be spared, for a head, to make up for one more call of it."""
 
 
 def model_directory(path: str) -> str:
@@ -99,11 +96,15 @@ class Policy(nn.Module):
         self._bf16 = bf16
 
     @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
     def hidden_size(self) -> int:
         return int(self.model.get_output_embeddings().weight.shape[1])
 
     def forward(self, packed: PackedTokens) -> Logprobs:
-        with _autocast(self._bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
             if not uses_shared_prompt(self.model):
                 return _padded_logprobs(self.model, packed, self._temperature)
             hidden_NH = _packed_hidden(self.model, packed)
@@ -117,9 +118,8 @@ class Policy(nn.Module):
                 self._temperature,
                 self._chunk_tokens,
             )
-        rows = zip(packed.prompt_index_GP, packed.prompt_lengths_G.tolist(), strict=True)
-        prompts_GH = torch.stack([at_least_float32(hidden_NH.detach()[index[:n]]).mean(dim=0) for index, n in rows])
-        return Logprobs(logprobs_E[packed.distinct_T], prompts_GH)
+        prompts = [hidden_NH.detach()[place] for place in packed.prompts_at]
+        return Logprobs(logprobs_E[packed.distinct_T], _means(prompts))
 
 
 def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
@@ -128,51 +128,10 @@ def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
         input_ids=packed.tokens_N.unsqueeze(0),
         position_ids=packed.positions_N.unsqueeze(0),
         use_cache=False,
-        layout=_layout(packed),
+        layout=packed.layout,
     )
     hidden: Tensor = output.last_hidden_state[0]
     return hidden
-
-
-def _layout(packed: PackedTokens) -> PackedGroups:
-    P = packed.prompt_index_GP.shape[1]
-    prompt_seen_GP = torch.arange(P) < packed.prompt_lengths_G.unsqueeze(1)
-    blocks = [
-        _block(packed, rows_R, length, prompt_seen_GP)
-        for rows_R, length in _blocks_of_similar_length(packed.inner_lengths_R, P)
-    ]
-    places = torch.cat([packed.prompt_index_GP.flatten(), *(block.index_RL.flatten() for block in blocks)]).numpy()
-    row_index_N = np.empty(packed.num_tokens, dtype=np.int64)
-    # Responses that share a token compute the same attention for it: any of them will do, here the first. Padding
-    # points at position 0, whose own place is the first of all.
-    row_index_N[places[::-1]] = np.arange(len(places))[::-1]
-    return PackedGroups(packed.prompt_index_GP, blocks, torch.from_numpy(row_index_N))
-
-
-def _block(packed: PackedTokens, rows_R: Tensor, length: int, prompt_seen_GP: Tensor) -> ResponseBlock:
-    R, L, P = len(rows_R), length, prompt_seen_GP.shape[1]
-    group_R = packed.group_R[rows_R]
-    prompt_seen_RLP = prompt_seen_GP[group_R].unsqueeze(1).expand(R, L, P)
-    own_seen_RLL = torch.ones(L, L, dtype=torch.bool).tril().expand(R, L, L)
-    return ResponseBlock(
-        packed.response_index_RL[rows_R, :L], group_R, torch.cat([prompt_seen_RLP, own_seen_RLL], dim=2)
-    )
-
-
-def _blocks_of_similar_length(lengths_R: Tensor, prompt_length: int) -> list[tuple[Tensor, int]]:
-    """Rows by length, cut in halves while that saves attention more padding than another call costs."""
-
-    def cut(rows_R: Tensor, lengths_R: Tensor) -> list[tuple[Tensor, int]]:
-        half, longest = len(rows_R) // 2, int(lengths_R[-1])
-        if half:
-            shorter = int(lengths_R[half - 1])
-            saved = half * (longest * (prompt_length + longest) - shorter * (prompt_length + shorter))
-            if saved >= WORTH_A_BLOCK:
-                return cut(rows_R[:half], lengths_R[:half]) + cut(rows_R[half:], lengths_R[half:])
-        return [(rows_R, longest)] if longest else []
-
-    lengths_R, rows_R = lengths_R.sort(stable=True)
-    return cut(rows_R, lengths_R)
 
 
 def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: float) -> Logprobs:
@@ -180,32 +139,28 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
 
     Right for any causal LM, since nothing but its own forward is used. Costs the prompt once per response.
     """
-    lengths_G = packed.prompt_lengths_G.tolist()
-    prompts = [packed.tokens_N[index[:n]] for index, n in zip(packed.prompt_index_GP, lengths_G, strict=True)]
-    counts_R = torch.bincount(packed.response_T, minlength=packed.num_responses).tolist()
-    target_T = packed.targets
-    targets = target_T.split(counts_R)
-    groups_R = packed.group_R.tolist()
-    rows = [torch.cat([prompts[g], target[:-1]]) for g, target in zip(groups_R, targets, strict=True)]
-    ids_RS = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    seen_RS = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    rows = [(len(p.tokens), np.array([*p.tokens, *r.tokens[:-1]])) for p, rs in packed.answered for r in rs]
+    shape = (len(rows), max(len(row) for _, row in rows))
+    ids_RS, seen_RS = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for r, (_, row) in enumerate(rows):
+        ids_RS[r, : len(row)], seen_RS[r, : len(row)] = row, 1
     last: list[Tensor] = []  # the hidden states the head reads; asking the model for them would keep every layer's
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: last.append(inputs[0].detach()))
     try:
-        logits_RSV = model(input_ids=ids_RS, attention_mask=seen_RS, use_cache=False).logits
+        device = model.device
+        output = model(input_ids=as_tensor(ids_RS, device), attention_mask=as_tensor(seen_RS, device), use_cache=False)
     finally:
         hook.remove()
-    spans = [(r, lengths_G[g] - 1, n) for r, (g, n) in enumerate(zip(groups_R, counts_R, strict=True))]
-    logits_TV = torch.cat([logits_RSV[r, first : first + n] for r, first, n in spans])
+    logits_TV = torch.cat([output.logits[r, start - 1 : len(row)] for r, (start, row) in enumerate(rows)])
     logprobs_TV = (at_least_float32(logits_TV) / temperature).log_softmax(dim=-1)
-    first_rows = [groups_R.index(g) for g in range(len(lengths_G))]
-    read = [last[0][r, :n] for r, n in zip(first_rows, lengths_G, strict=True)]
-    prompt_GH = torch.stack([at_least_float32(hidden_PH).mean(dim=0) for hidden_PH in read])
-    return Logprobs(logprobs_TV.gather(1, target_T.unsqueeze(1)).squeeze(1), prompt_GH)
+    firsts = np.cumsum([0, *(len(responses) for _, responses in packed.answered)])[:-1]
+    prompts = [last[0][r, : rows[r][0]] for r in firsts.tolist()]
+    return Logprobs(logprobs_TV.gather(1, packed.targets.unsqueeze(1)).squeeze(1), _means(prompts))
 
 
-def _autocast(bf16: bool) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else nullcontext()
+def _means(prompts: Sequence[Tensor]) -> Tensor:
+    """Of each prompt's hidden states, to (G, H)."""
+    return torch.stack([at_least_float32(hidden_PH).mean(dim=0) for hidden_PH in prompts])
 
 
 class Reference:
@@ -226,7 +181,7 @@ class Reference:
     def _computed(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
         found: list[TokenLogprobs] = []
         for part in split_by_tokens(answered, self._max_tokens):
-            values = self._policy(pack(part)).tokens_T.numpy()
+            values = self._policy(pack(part, self._policy.device)).tokens_T.cpu().numpy()
             ends = np.cumsum([len(r) for _, responses in part for r in responses])
             found += np.split(values, ends[:-1])
         per_response = iter(found)  # a prompt's responses may have been in several parts
@@ -245,7 +200,7 @@ def import_weights(model: PreTrainedModel, tensors: Mapping[str, NDArray[np.uint
     if parameters.keys() != tensors.keys():
         raise ValueError(f"published weights do not fit the model: {sorted(tensors.keys() ^ parameters.keys())[:3]}")
     for name, parameter in parameters.items():
-        parameter.copy_(torch.from_numpy(tensors[name]).view(parameter.dtype).view(parameter.shape))
+        parameter.copy_(as_tensor(tensors[name], CPU).view(parameter.dtype).view(parameter.shape))
 
 
 @torch.no_grad()

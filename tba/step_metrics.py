@@ -22,7 +22,7 @@ def step_metrics(groups: Sequence[Group], age_GK: Ints, advantage_GK: Floats) ->
     lengths = [len(t.response) for group in groups for t in group.trajectories]
     # By comparison: a sum of equal numbers, divided by their count, need not be that number.
     equal_G = (reward_GK == reward_GK[:, :1]).all(axis=1)
-    spread_G = np.where(equal_G, 0.0, reward_GK.std(axis=1, ddof=1))
+    spread_G = np.where(equal_G, 0.0, [_spread(reward_K) for reward_K in reward_GK])
     return {
         "reward": float(reward_GK.mean()),
         "reward_std": float(spread_G.mean()),

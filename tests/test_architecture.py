@@ -111,7 +111,9 @@ WITHOUT_OTHERS = {
     "attention": {"types"},
     "response_tree": set(),
     "precision": set(),
-    "batch": {"response_tree", "types"},
+    "devices": set(),
+    "layout": {"attention", "devices", "response_tree"},
+    "batch": {"attention", "devices", "layout", "response_tree", "types"},
     "logits": {"precision"},
     "lora": {"types"},
     "activity": set(),
@@ -119,7 +121,7 @@ WITHOUT_OTHERS = {
     "metrics": {"types"},
     "optimization": {"config"},
     "loading": {"types"},
-    "policy": {"attention", "batch", "loading", "logits", "precision", "types"},
+    "policy": {"attention", "batch", "devices", "loading", "logits", "precision", "types"},
     "summary": {"metrics"},
     "seeds": set(),
     "prompts": {"seeds", "tasks.base", "types"},
@@ -141,7 +143,7 @@ def test_parts_do_not_know_one_another(module: str) -> None:
         ("rewards", {"types", "user_code"}),
         ("tasks", {"types", "config_tasks", "rewards", "user_code"}),
         ("engines", {"types", "policy", "precision"}),
-        ("learn", {"activity", "batch", "lora", "objectives", "optimization", "policy", "types"}),
+        ("learn", {"activity", "batch", "devices", "lora", "objectives", "optimization", "policy", "types"}),
     ],
 )
 def test_folders_keep_to_themselves(folder: str, allowed: set[str]) -> None:

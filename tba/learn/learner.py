@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tba.activity import Activity
 from tba.batch import Batch, collate, micro_batches
+from tba.devices import as_tensor
 from tba.learn.base import Floats, StepResult
 from tba.learn.evidence import Pass, totals_of
 from tba.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
@@ -57,12 +58,13 @@ class LocalLearner:
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
         plan = list(micro_batches(groups, self._max_tokens))
         totals = totals_of(groups)
+        device = self.policy.device
 
         def passes() -> Iterator[Pass]:
             for numbers in plan:
                 with self._activity("collate"):
-                    batch = collate([groups[i] for i in numbers], self._max_tokens, self.policy.model.dtype)
-                yield Pass(batch, torch.from_numpy(age_GK[numbers]), step, totals)
+                    batch = collate([groups[i] for i in numbers], self._max_tokens, self.policy.model.dtype, device)
+                yield Pass(batch, as_tensor(age_GK[numbers], device), step, totals)
 
         if self.objective.wants_first_look:
             self.objective.first_look([one.evidence(self._logprobs(one.batch)) for one in passes()])
@@ -76,7 +78,7 @@ class LocalLearner:
         given = np.argsort([number for numbers in plan for number in numbers])
 
         def of_all(arrays: Iterable[Tensor]) -> Floats:
-            values_GK: Floats = torch.cat(list(arrays)).double().numpy()
+            values_GK: Floats = torch.cat(list(arrays)).double().cpu().numpy()
             return values_GK[given]
 
         values = {name: of_all(loss.values_GK[name] for loss in losses) for name in losses[0].values_GK}

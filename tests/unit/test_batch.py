@@ -42,24 +42,24 @@ def as_answered(groups: Written) -> list[Answered]:
 def test_every_token_is_predicted_from_what_comes_before_it(groups: Written) -> None:
     packed = pack(as_answered(groups))
     tokens, positions = packed.tokens_N.tolist(), packed.positions_N.tolist()
-    predictors, targets = packed.predictor_E[packed.distinct_T].tolist(), packed.target_E[packed.distinct_T].tolist()
-    t = r = 0
+    predictors, targets = packed.predictor_E[packed.distinct_T].tolist(), packed.targets.tolist()
+    t = 0
+    places: dict[tuple[int, ...], int] = {}
     for g, (prompt, responses) in enumerate(groups):
-        in_prompt = packed.prompt_index_GP[g, : len(prompt)].tolist()
-        assert [tokens[i] for i in in_prompt] == prompt
+        at = packed.prompts_at[g]
+        assert tokens[at] == prompt
+        assert positions[at] == list(range(len(prompt)))
         for response in responses:
-            own = packed.response_index_RL[r, : len(response) - 1].tolist()
-            assert [tokens[i] for i in own] == response[:-1]
-            assert [positions[i] for i in in_prompt + own] == list(range(len(prompt) + len(own)))
-            assert predictors[t : t + len(response)] == [in_prompt[-1], *own]
             assert targets[t : t + len(response)] == response
-            assert packed.response_T[t : t + len(response)].tolist() == [r] * len(response)
-            assert not packed.response_index_RL[r, len(own) :].any(), "padding points at position 0"
-            assert packed.group_R[r] == g
+            first, *others = predictors[t : t + len(response)]
+            assert first == at.stop - 1, "the first token is predicted by the prompt's last"
+            assert [tokens[place] for place in others] == response[:-1]
+            assert [positions[place] for place in others] == list(range(len(prompt), len(prompt) + len(others)))
+            for n, place in enumerate(others, 1):  # one place for each beginning, and one beginning for each place
+                assert places.setdefault((g, *response[:n]), place) == place
             t += len(response)
-            r += 1
-    assert t == len(packed.distinct_T) == len(packed.response_T)
-    assert packed.num_responses == r
+    assert t == len(packed.distinct_T)
+    assert len(set(places.values())) == len(places)
 
 
 @given(groups=groups_of_alike)
@@ -68,15 +68,20 @@ def test_the_row_holds_each_prompt_and_each_beginning_once(groups: Written) -> N
     packed = pack(as_answered(groups))
     inner = [{tuple(r[:n]) for r in responses for n in range(1, len(r))} for _, responses in groups]
     assert packed.num_tokens == sum(len(prompt) + len(own) for (prompt, _), own in zip(groups, inner, strict=True))
-    assert packed.prompt_lengths_G.tolist() == [len(prompt) for prompt, _ in groups]
     beginnings = [{tuple(r[:n]) for r in responses for n in range(1, len(r) + 1)} for _, responses in groups]
     assert len(packed.predictor_E) == len(packed.target_E) == sum(map(len, beginnings))
-    # No position of the row is left out, and none belongs to two groups.
-    used = [set(row[:n].tolist()) for row, n in zip(packed.prompt_index_GP, packed.prompt_lengths_G, strict=True)]
-    own_lengths = [len(r) - 1 for _, responses in groups for r in responses]
-    for row, n, g in zip(packed.response_index_RL, own_lengths, packed.group_R.tolist(), strict=True):
-        used[g] |= set(row[:n].tolist())
-    assert sorted(index for group in used for index in group) == list(range(packed.num_tokens))
+
+
+def test_the_example_of_the_docstring_is_true() -> None:
+    """Tokens are the characters."""
+    written = [("2+2=", ["4.", "5!."]), ("1+2=", ["3?.", "37."])]
+    packed = pack(as_answered([([*map(ord, p)], [[*map(ord, r)] for r in rs]) for p, rs in written]))
+    row = "".join(map(chr, packed.tokens_N.tolist()))
+    predictors = "".join(row[place] for place in packed.predictor_E[packed.distinct_T].tolist())
+    assert (row, packed.num_tokens) == ("2+2=45!1+2=37?", 14)
+    assert "".join(map(chr, packed.targets.tolist())) == "4.5!.3?.37."
+    assert predictors == "=4=5!=3?=37"
+    assert (len(packed.distinct_T), len(packed.target_E)) == (11, 10)
 
 
 def test_collated_rows_are_groups_and_columns_trajectories() -> None:

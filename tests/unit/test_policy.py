@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
 
-from tba import policy
+from tba import layout
 from tba.attention import supports_shared_prompt
 from tba.batch import PackedTokens, collate, pack
 from tba.build import _checkpoint_layers
@@ -78,7 +78,7 @@ def one_by_one(model: PreTrainedModel, sequences: Lengths, temperature: float = 
     sequences=group_lengths,
     temperature=st.sampled_from([1.0, 0.7, 1.6]),
     chunk_tokens=st.sampled_from([1, 3, 1024]),
-    worth_a_block=st.sampled_from([1, policy.WORTH_A_BLOCK]),
+    worth_a_block=st.sampled_from([1, layout.WORTH_A_BLOCK]),
     seed=st.integers(0, 99),
 )
 @example(sequences=MIXED, temperature=1.0, chunk_tokens=1024, worth_a_block=1, seed=0)
@@ -101,9 +101,9 @@ def test_shared_prompts_change_neither_logprobs_nor_gradients(
     shared, padded = pair(name)
     assert uses_shared_prompt(shared)
     assert not uses_shared_prompt(padded)
-    packed = pack(answered(sequences, seed))
-    with patch.object(policy, "WORTH_A_BLOCK", worth_a_block):
-        assert_same_values_and_gradients(shared, padded, packed, temperature, chunk_tokens)
+    with patch.object(layout, "WORTH_A_BLOCK", worth_a_block):
+        packed = pack(answered(sequences, seed))
+    assert_same_values_and_gradients(shared, padded, packed, temperature, chunk_tokens)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -117,10 +117,10 @@ def test_beginnings_that_responses_share_change_neither_logprobs_nor_gradients(n
         (prompt, [make_response(rng.integers(5, 7, rng.integers(1, 9)).tolist()) for _ in range(12)])
         for prompt, _ in answered([(4, []), (2, [])], seed)
     ]
-    packed = pack(alike)
+    with patch.object(layout, "WORTH_A_BLOCK", 1):
+        packed = pack(alike)
     assert packed.num_tokens < sum(len(p.tokens) + sum(len(r) - 1 for r in rs) for p, rs in alike)
-    with patch.object(policy, "WORTH_A_BLOCK", 1):
-        assert_same_values_and_gradients(shared, padded, packed, 0.7, 1024)
+    assert_same_values_and_gradients(shared, padded, packed, 0.7, 1024)
 
 
 def assert_same_values_and_gradients(
@@ -423,7 +423,7 @@ def test_copies_of_a_response_are_computed_once_and_count_each_time() -> None:
     trajectories = tuple(Trajectory(r, float(i), (), r.token_logprobs) for i, r in enumerate(row))
     batch = collate([Group(prompt, trajectories)], max_tokens=1_000)
     [part] = batch.parts
-    assert part.num_responses == 3
+    assert len(part.responses) == 3
     weights_GK = torch.tensor([[1.0, -2.0, 3.0, 0.5, 4.0, -1.5]])
 
     def sums(values_J: Tensor, trajectory_J: Tensor) -> Tensor:
@@ -434,7 +434,7 @@ def test_copies_of_a_response_are_computed_once_and_count_each_time() -> None:
 
     once_GK = sums(token_logprobs(model, part)[batch.token_J], batch.trajectory_J)
     separately = pack([(prompt, row)])
-    each_GK = sums(token_logprobs(model, separately), separately.response_T)
+    each_GK = sums(token_logprobs(model, separately), torch.repeat_interleave(torch.tensor([*map(len, row)])))
     assert_close(once_GK, each_GK, rtol=1e-10, atol=1e-10)
     gradients = [gradient((weights_GK * sums_GK).sum()) for sums_GK in (once_GK, each_GK)]
     assert_close(*gradients, rtol=1e-10, atol=1e-10)
