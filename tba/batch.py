@@ -72,7 +72,6 @@ class Batch:
     """Which of the packed responses each trajectory has."""
     reward_GK: Tensor
     reference_GK: Tensor
-    version_GK: Tensor
 
     @property
     def shape(self) -> torch.Size:
@@ -98,7 +97,6 @@ def collate(groups: Sequence[Group], dtype: torch.dtype = torch.float32) -> Batc
         response_GK=torch.tensor(positions),
         reward_GK=torch.tensor([[t.reward for t in row] for row in rows], dtype=dtype),
         reference_GK=_reference_logprobs([t for row in rows for t in row]).to(dtype).view(len(rows), -1),
-        version_GK=torch.tensor([[t.version for t in row] for row in rows]),
     )
 
 

@@ -1,6 +1,6 @@
 """The numbers that describe one training step, however its groups were split into passes.
 
-Staleness is the trainer's version minus the version that made a trajectory: measured, not assumed.
+Staleness is the age of a trajectory: optimizer steps between the weights that made it and those that are trained.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from tba.types import Group
 BUCKETS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, 20), (21, 50), (51, None))
 
 
-def step_metrics(results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group], version: int) -> dict[str, Any]:
-    """Averages over the groups of a step, however they were split into passes."""
+def step_metrics(
+    results: Sequence[tuple[Batch, Loss]], groups: Sequence[Group], staleness_GK: Tensor
+) -> dict[str, Any]:
+    """Averages over the groups of a step, however they were split into passes. Staleness is in the passes' order."""
     weights = [batch.shape[0] / len(groups) for batch, _ in results]
     mean = {
         name: _mean(name, [float(loss.metrics[name]) for _, loss in results], weights) for name in results[0][1].metrics
     }
     reward_GK = torch.cat([batch.reward_GK for batch, _ in results])
     advantage_GK = torch.cat([loss.advantage_GK for _, loss in results])
-    staleness_GK = version - torch.cat([batch.version_GK for batch, _ in results])
     lengths = [len(t.response) for group in groups for t in group.trajectories]
     # In double precision and by comparison: in single precision, equal rewards have a spread of rounding errors.
     spread_G = reward_GK.double().std(dim=1)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,6 +26,7 @@ from tba.buffer.sampling import Draw, draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
+from tba.epochs import Epochs
 from tba.lora import adapter_tensors, restore_adapters, save_merged
 from tba.metrics import Metrics, costs
 from tba.objectives import LogPartition, Loss, Objective
@@ -34,7 +36,7 @@ from tba.schedules import Target, target_at
 from tba.seeds import Purpose, generator
 from tba.step_metrics import step_metrics
 from tba.summary import write_summary
-from tba.types import Group, TbaError
+from tba.types import Group, TbaError, Version
 
 _ADAPTER, _LOG_Z = "adapter/", "log_z/"
 
@@ -57,6 +59,7 @@ class Trainer:
         buffer: ReplayBuffer,
         log: RolloutLog,
         draws: DrawLog,
+        epochs: Epochs,
         weights: WeightPublisher,
         groups: GroupReceiver,
         metrics: Metrics,
@@ -79,6 +82,7 @@ class Trainer:
         self.buffer = buffer
         self.log = log
         self.draws = draws
+        self.epochs = epochs
         self.weights = weights
         self.groups = groups
         self.metrics = metrics
@@ -95,12 +99,18 @@ class Trainer:
         self.optimization = Optimization(
             model, config, log_z=log_z, log_z_learning_rate=objective_config.log_z_learning_rate
         )
+        self.epoch = 0
         self.step = 0
         self.tokens_trained = 0
         self.stop_requested = False
         self._saved = self._published = -1
         self._num_merged = 0
-        self._groups_by_version: Counter[int] = Counter()
+        self._groups_by_version: Counter[Version] = Counter()
+
+    @property
+    def version(self) -> Version:
+        """Of the weights as they are now."""
+        return Version(self.epoch, self.step)
 
     def run(self) -> None:
         """Train to the last step, or until asked to stop. Waits for Searchers only to fill the buffer."""
@@ -131,11 +141,11 @@ class Trainer:
         """
         limit = self.config.staleness_limit
         if limit is not None:
-            self.buffer.evict_before(self.step - limit)
-            with self.activity("wait", f"for groups of version {self.step - limit} or newer"):
+            self._evict_stale(limit)
+            with self.activity("wait", f"for groups that are at most {limit} steps old"):
                 while self._num_fresh(limit) < self.config.num_groups and not self.stop_requested:
                     self.merge(wait=True)
-                    self.buffer.evict_before(self.step - limit)
+                    self._evict_stale(limit)
                 if self._num_fresh(limit) < self.config.num_groups:
                     return Draw([], [])
         with self.activity("draw"):
@@ -153,6 +163,7 @@ class Trainer:
         """One optimizer step on these groups; the numbers that describe it."""
         target = target_at(self.step + 1, self.objective_config, self.config.num_steps)
         results: list[tuple[Batch, Loss]] = []
+        ages: list[list[int]] = []
         for part in micro_batches(groups, self.config.micro_batch_tokens):
             with self.activity("collate"):
                 batch = collate(part, self.model.dtype)
@@ -160,6 +171,7 @@ class Trainer:
                 loss = self._loss(batch, target)
                 (loss.value * (len(part) / len(groups))).backward()
             results.append((batch, loss))
+            ages += [[self.epochs.age(t.version, self.version) for t in group.trajectories] for group in part]
         with self.activity("optimize"):
             grad_norm = float(clip_grad_norm_(self.optimization.parameters, self.config.max_grad_norm))
             learning_rate = self.optimization.learning_rate
@@ -170,7 +182,7 @@ class Trainer:
             self.optimization.zero_grad()
         self.step += 1
         self.activity.note(step=self.step)
-        metrics = step_metrics(results, groups, version=self.step - 1)
+        metrics = step_metrics(results, groups, torch.tensor(ages))
         self.tokens_trained += metrics["tokens"]
         return metrics | {
             "beta": target.beta,
@@ -195,8 +207,8 @@ class Trainer:
             self._write_reports(messages)
 
     def publish(self) -> None:
-        with self.activity("publish", f"version {self.step}"):
-            self.weights.publish(self.step, export_weights(self.model))
+        with self.activity("publish", f"version {self.version}"):
+            self.weights.publish(self.version, export_weights(self.model))
             self._published = self.step
 
     def record(self, drawn: Draw, metrics: Mapping[str, Any], seconds: float) -> None:
@@ -223,6 +235,7 @@ class Trainer:
             self.log.compact()
             self.draws.flush()
             state = {
+                "epoch": self.epoch,
                 "step": self.step,
                 "tokens_trained": self.tokens_trained,
                 "elapsed": self.metrics.elapsed,
@@ -243,13 +256,15 @@ class Trainer:
             self._saved = self.step
             return checkpoint
 
-    def restore(self, checkpoint: Checkpoint, *, keep_tail: bool) -> None:
-        """Continue from a checkpoint whose model this Trainer was built with.
+    def restore(self, checkpoint: Checkpoint, *, keep_tail: bool, new_epoch: bool) -> None:
+        """Continue from a checkpoint whose model this Trainer was built with; with `new_epoch`, in an epoch that forks
+        there, because the weights will not be those that were made after it before.
 
         What was merged after it is in the log too. With `keep_tail` it enters the buffer: off-policy data stays
         sound. Without, it is set aside, because a deterministic launcher will make the very same groups again.
         """
         state = checkpoint.state()
+        self.epoch = state.get("epoch", 0)  # tba 0.1 had no epochs
         self.step = self._saved = state["step"]
         self.tokens_trained = state["tokens_trained"]
         self.rng.bit_generator.state = state["rng"]
@@ -259,17 +274,22 @@ class Trainer:
             self.log_z.load_state_dict(_take(_LOG_Z, tensors))
         self.optimization.restore(tensors, state["schedule"])
         self.draws.go_back_to(self.step)
+        if new_epoch:
+            # After the draws went back: those that a replay reads are of the line of the newest epoch.
+            self.epoch = self.epochs.branch(self.version).epoch
+            self.epochs.write(self.run_path)
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
         for groups in self.log.read(stop=state["log_position"]):
             self._add_to_buffer(groups)
         limit = self.config.staleness_limit
         if limit is not None:
-            self.buffer.evict_before(self.step - limit)
+            self._evict_stale(limit)
         self.buffer.restore_draw_state(state["draw_state"])
         for groups in self.log.read(start=state["log_position"]):
             self._add_to_buffer(groups)
-        self.metrics.write("event", self.step, {"event": "resumed", "checkpoint": checkpoint.path.name})
+        resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
+        self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
 
     def finish(self) -> None:
         """Save, publish the last weights, let Searchers evaluate them, and collect what they still report."""
@@ -324,9 +344,12 @@ class Trainer:
         return self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
 
     def _num_fresh(self, limit: int) -> int:
-        for version in [v for v in self._groups_by_version if v < self.step - limit]:
+        for version in [v for v in self._groups_by_version if self.epochs.age(v, self.version) > limit]:
             del self._groups_by_version[version]
         return self._groups_by_version.total()
+
+    def _evict_stale(self, limit: int) -> None:
+        self.buffer.evict_outside(self.epochs.fresh(self.version, limit))
 
     def _add_to_buffer(self, groups: Sequence[Group]) -> None:
         self.buffer.extend(groups)

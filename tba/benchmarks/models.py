@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from tba.types import Group, Prompt, Response, TbaError, Trajectory
+from tba.types import Group, Prompt, Response, TbaError, Trajectory, Version
 
 LARGE = "SmolLM2-135M's shape"
 SMOLLM2 = "TBA_SMOLLM2"
@@ -78,6 +78,6 @@ def group(prompt: Prompt, lengths: NDArray[np.int64], vocabulary: int, rng: np.r
     def trajectory(length: int) -> Trajectory:
         tokens = rng.integers(3, vocabulary, length).astype(np.int32)
         zeros = np.zeros(length, dtype=np.float32)
-        return Trajectory(Response(tokens, zeros, ((0, length),), "", True), float(rng.random()), (), zeros)
+        return Trajectory(Response(tokens, zeros, ((Version(0, 0), length),), "", True), float(rng.random()), (), zeros)
 
     return Group(prompt, tuple(trajectory(int(length)) for length in lengths))

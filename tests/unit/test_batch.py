@@ -105,14 +105,13 @@ def test_sums_and_batches_keep_the_precision_they_are_given() -> None:
 
 def test_collated_rows_are_groups_and_columns_trajectories() -> None:
     groups = [
-        make_group([5, 6], [[7], [8, 9]], [0.25, 0.5], version=3),
-        make_group([4], [[3, 3, 3], [2, 2]], [1.0, -1.0], version=5),
+        make_group([5, 6], [[7], [8, 9]], [0.25, 0.5]),
+        make_group([4], [[3, 3, 3], [2, 2]], [1.0, -1.0]),
     ]
     batch = collate(groups)
     assert batch.shape == (2, 2)
     assert batch.reward_GK.tolist() == [[0.25, 0.5], [1.0, -1.0]]
     assert batch.reference_GK.tolist() == [[-1.0, -2.0], [-3.0, -2.0]]
-    assert batch.version_GK.tolist() == [[3, 3], [5, 5]]
     assert batch.sum_by_trajectory(torch.ones(8)).tolist() == [[1.0, 2.0], [3.0, 2.0]]
 
 

@@ -31,7 +31,11 @@ def loss(advantages: Sequence[Sequence[float]], value: float = 0.0, **metrics: f
 
 
 def record(groups: Sequence[Group], advantages: Sequence[Sequence[float]]) -> dict[str, Any]:
-    return step_metrics([(collate(groups), loss(advantages))], groups, VERSION)
+    return step_metrics([(collate(groups), loss(advantages))], groups, ages(groups))
+
+
+def ages(groups: Sequence[Group]) -> torch.Tensor:
+    return torch.tensor([[VERSION - t.version.step for t in group.trajectories] for group in groups])
 
 
 def test_staleness_is_counted_for_every_trajectory() -> None:
@@ -109,7 +113,7 @@ def test_passes_of_different_size_count_by_their_groups() -> None:
         (collate(groups[:3]), loss([[1, 1]] * 3, 2.0, log_z=4.0, residual_rms=1.0)),
         (collate(groups[3:]), loss([[5, 5]], 6.0, log_z=8.0, residual_rms=3.0)),
     ]
-    found = step_metrics(results, groups, VERSION)
+    found = step_metrics(results, groups, ages(groups))
     assert (found["loss"], found["log_z"]) == (3.0, 5.0)
     assert found["residual_rms"] == pytest.approx(math.sqrt((3 * 1 + 9) / 4))
     assert found["residual/staleness_0"] == pytest.approx(math.sqrt((6 * 1 + 2 * 25) / 8))

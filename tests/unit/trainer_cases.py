@@ -15,12 +15,13 @@ from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config import BufferConfig, CheckpointConfig, ModelConfig, ObjectiveConfig, TrainerConfig
+from tba.epochs import Epochs
 from tba.metrics import Metrics
 from tba.objectives import LogPartition, trajectory_balance
 from tba.policy import load_model, load_tokenizer
 from tba.testing import make_group
 from tba.trainer import Trainer
-from tba.types import Group
+from tba.types import Group, Version
 
 GROUP_SIZE = 3
 
@@ -38,6 +39,7 @@ def trainer_in(
         buffer=ReplayBuffer(1_000, 100),
         log=RolloutLog(run / "rollouts"),
         draws=DrawLog(run),
+        epochs=Epochs.read(run),
         weights=InlineWeights(),
         groups=InlineGroups(),
         metrics=Metrics(run),
@@ -52,7 +54,7 @@ def trainer_in(
     )
 
 
-def random_groups(count: int, *, version: int = 0, seed: int = 0, reward: float | None = None) -> list[Group]:
+def random_groups(count: int, *, version: Version | int = 0, seed: int = 0, reward: float | None = None) -> list[Group]:
     """Groups of very different lengths."""
     rng = np.random.default_rng(seed)
 
