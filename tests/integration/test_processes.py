@@ -123,15 +123,12 @@ def test_data_that_a_killed_trainer_merged_have_their_true_age(tmp_path: Path) -
     draws = [json.loads(line)["rows"] for line in (run / "draws.jsonl").read_text().splitlines()]
     for record, rows in list(zip(made, draws, strict=True))[4:]:
         drawn = frame.iloc[[row for group in rows for row in group]]
-        now, own = record["step"] - 1, drawn["epoch"] == 2
-        # Back to the fork at step 4 and on from there, unless it is of the same line.
-        ages = (
-            (drawn["version"] - 4).clip(lower=0).where(~own, 0)
-            + now
-            - drawn["version"].clip(upper=4).where(~own, drawn["version"])
-        )
+        now, version = record["step"] - 1, drawn["version"]
+        # The last step in common: that of the fork, unless the data are of the same line.
+        common = version.where(drawn["epoch"] == 2, version.clip(upper=4))
+        ages = (version - common) + (now - common)
         assert record["staleness/counts"] == Counter(map(str, ages))
-        assert record["step"] > 5 or ((drawn["epoch"] == 1) & (drawn["version"] > 4)).all(), "the newest at the resume"
+        assert record["step"] > 5 or ((drawn["epoch"] == 1) & (version > 4)).all(), "the newest at the resume"
     # Each start of the Searcher sees one epoch: no version means two different weights.
     epochs = {("searcher-0", 0), ("searcher-0.1", 1), ("searcher-0.2", 2)}
     assert {(r["source"], r.get("epoch", 0)) for r in records(run, "search")} <= epochs
