@@ -17,6 +17,7 @@ from tba.checkpoint import list_checkpoints
 from tba.compare import show_comparison
 from tba.epochs import Epochs
 from tba.launch.replay import largest_difference, replay_run
+from tba.metrics import read_metrics
 from tba.status import show_status
 from tba.types import Version
 
@@ -66,13 +67,15 @@ def test_it_is_replayed(folder: Path, name: str) -> None:
     assert [r["staleness/counts"] for r in replayed] == [r["staleness/counts"] for r in recorded]
 
 
-@pytest.mark.parametrize("checkpoint", [4, 6])
-def test_an_inline_run_goes_on_in_its_epoch(folder: Path, checkpoint: int) -> None:
+@pytest.mark.parametrize(("checkpoint", "evaluated"), [(4, [0, 4, 4, 8, 10]), (6, [0, 4, 6, 8, 10])])
+def test_an_inline_run_goes_on_in_its_epoch(folder: Path, checkpoint: int, evaluated: list[int]) -> None:
     run = folder / "inline"
     steps = {"trainer": {"num_steps": 10}}
     assert resume(run / "checkpoints" / f"step-{checkpoint:06d}", steps).run == run
     assert [r["step"] for r in train_records(run)] == list(range(1, 11))
     assert [c.step for c in list_checkpoints(run)] == [4, 6, 8, 10]
+    # What its Searcher had evaluated before the round of the checkpoint is known: step 0, or step 4.
+    assert [r["step"] for r in read_metrics(run) if r["kind"] == "eval"] == evaluated
     assert list_checkpoints(run)[-1].state()["epoch"] == 0
     assert not (run / "epochs.json").exists()
     assert all("epoch" not in r for r in records(run))
