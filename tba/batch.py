@@ -23,8 +23,9 @@ class PackedTokens:
     """Prompts and responses for one forward pass, laid end to end in one row of N tokens.
 
     For each of G prompts the row holds the prompt once, then its responses (R in all) as a tree: what several begin
-    with is there once. Last tokens predict nothing and are not in the row. T counts the response tokens, last ones
-    included; E counts those among them that differ in their token or in what they follow. For example, "4" and "5!" to
+    with is there once. Last tokens predict nothing and are not in the row. T counts the response tokens that the policy
+    wrote, last ones included; E counts those among them that differ in their token or in what they follow. What others
+    wrote is in the row and is read, and not predicted. For example, "4" and "5!" to
     one prompt and "3?" and "37" to another, where . ends a response:
 
         row         2 + 2 = 4 5 !   1 + 2 = 3 7 ?       N = 14
@@ -48,7 +49,7 @@ class PackedTokens:
 
     @property
     def targets(self) -> Tensor:
-        """All response tokens, response by response."""
+        """All response tokens that the policy wrote, response by response."""
         return self.target_E[self.distinct_T]
 
     @property
@@ -64,7 +65,7 @@ class PackedTokens:
 class Batch:
     """G groups of K trajectories: the tokens to compute, and what is recorded of each trajectory.
 
-    J counts the tokens of all trajectories, one after the other.
+    J counts the tokens that the policy wrote in all trajectories, one after the other.
     """
 
     parts: tuple[PackedTokens, ...]
@@ -97,21 +98,23 @@ def collate(
         offset = sum(len(earlier) for _, earlier in answered)
         answered.append((group.prompt, responses))
         places += [offset + place for place in found]
-    sizes_R = np.array([len(response) for _, responses in answered for response in responses])
+    sizes_R = np.array([response.num_written for _, responses in answered for response in responses])
     starts_R = np.cumsum(sizes_R) - sizes_R
     lengths = sizes_R[places]
-    position_J = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    place_J = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    written = [t.response.written for t in trajectories]
     shape = (len(groups), -1)
     rewards = np.array([t.reward for t in trajectories])
 
     def recorded(values: Iterable[TokenLogprobs]) -> Tensor:
-        return as_tensor(np.concatenate(list(values), dtype=np.float64), device)
+        own = [logprobs[is_own] for logprobs, is_own in zip(values, written, strict=True)]
+        return as_tensor(np.concatenate(own, dtype=np.float64), device)
 
     return Batch(
         parts=tuple(pack(part, device) for part in split_by_tokens(answered, max_tokens)),
-        token_J=as_tensor(np.repeat(starts_R[places], lengths) + position_J, device),
+        token_J=as_tensor(np.repeat(starts_R[places], lengths) + place_J, device),
         trajectory_J=as_tensor(np.repeat(np.arange(len(trajectories)), lengths), device),
-        position_J=as_tensor(position_J, device),
+        position_J=as_tensor(np.concatenate([np.flatnonzero(is_own) for is_own in written]), device),
         behaviour_J=recorded(t.response.token_logprobs for t in trajectories),
         reference_J=recorded(t.reference_token_logprobs for t in trajectories),
         reward_GK=as_tensor(rewards, device).to(dtype).view(shape),
@@ -120,12 +123,13 @@ def collate(
 
 
 def distinct(responses: Sequence[Response]) -> tuple[list[Response], list[int]]:
-    """The responses that differ in their tokens, in order, and for each response its place among them.
+    """The responses that differ in their tokens, or in who wrote them, in order, and the place of each among them.
 
     A policy that has become certain answers a prompt the same way again and again; the law is the same for each copy.
     """
-    places: dict[bytes, int] = {}
-    found = [places.setdefault(response.tokens.tobytes(), len(places)) for response in responses]
+    places: dict[tuple[bytes, bytes], int] = {}
+    keys = ((response.tokens.tobytes(), response.written.tobytes()) for response in responses)
+    found = [places.setdefault(key, len(places)) for key in keys]
     firsts = {place: response for response, place in zip(reversed(responses), reversed(found), strict=True)}
     return [firsts[place] for place in range(len(places))], found
 
@@ -155,14 +159,19 @@ def pack(answered: Sequence[Answered], device: torch.device = CPU) -> PackedToke
     tokens_N[placed_N] = tree.tokens_RL[tree.is_placed_RL]
     positions_N[placed_N] = (prompt_lengths_G[tree.group_R, None] + tree.step_L)[tree.is_placed_RL]
 
+    # Of the response tokens, those that the policy wrote; of the distinct ones, those that are among them.
+    written_T = np.concatenate([response.written for response in responses])
+    used_E, distinct_T = np.unique(
+        tree.distinct_RL[tree.as_given_R][tree.step_L < lengths_R[:, None]][written_T], return_inverse=True
+    )
     inner_RL = place_RL[tree.as_given_R, : lengths_R.max() - 1]
     return PackedTokens(
         answered=answered,
         tokens_N=as_tensor(tokens_N, device),
         positions_N=as_tensor(positions_N, device),
-        predictor_E=as_tensor(before_RL[tree.is_new_RL], device),
-        target_E=as_tensor(tree.tokens_RL[tree.is_new_RL], device),
-        distinct_T=as_tensor(tree.distinct_RL[tree.as_given_R][tree.step_L < lengths_R[:, None]], device),
+        predictor_E=as_tensor(before_RL[tree.is_new_RL][used_E], device),
+        target_E=as_tensor(tree.tokens_RL[tree.is_new_RL][used_E], device),
+        distinct_T=as_tensor(distinct_T, device),
         prompts_at=prompts_at,
         layout=packed_layout(prompts_at, inner_RL, lengths_R - 1, group_R, len(tokens_N), device),
     )

@@ -21,6 +21,7 @@ from tba.config import Config
 from tba.encoding import encoder
 from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
+from tba.epochs import Epochs
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import Evaluator
 from tba.evaluations.embeddings import Embedder
@@ -67,6 +68,7 @@ def build_trainer(
         ),
         log=RolloutLog(run / ROLLOUTS),
         draws=DrawLog(run),
+        epochs=Epochs.read(run),
         weights=weights,
         groups=groups,
         metrics=_metrics(config, run, checkpoint, started),
@@ -80,7 +82,8 @@ def build_trainer(
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
-        trainer.restore(checkpoint, keep_tail=not deterministic and config.trainer.staleness_limit is None)
+        keep_tail = not deterministic and config.trainer.staleness_limit is None
+        trainer.restore(checkpoint, keep_tail=keep_tail, new_epoch=not deterministic)
     return trainer
 
 

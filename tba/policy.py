@@ -146,12 +146,13 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
         ids_RS[r, : len(row)], seen_RS[r, : len(row)] = row, 1
     last: list[Tensor] = []  # the hidden states the head reads; asking the model for them would keep every layer's
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: last.append(inputs[0].detach()))
+    device = model.device
     try:
-        device = model.device
         output = model(input_ids=as_tensor(ids_RS, device), attention_mask=as_tensor(seen_RS, device), use_cache=False)
     finally:
         hook.remove()
-    logits_TV = torch.cat([output.logits[r, start - 1 : len(row)] for r, (start, row) in enumerate(rows)])
+    logits = [output.logits[r, start - 1 : len(row)] for r, (start, row) in enumerate(rows)]
+    logits_TV = torch.cat(logits)[as_tensor(np.concatenate([r.written for r in packed.responses]), device)]
     logprobs_TV = (at_least_float32(logits_TV) / temperature).log_softmax(dim=-1)
     firsts = np.cumsum([0, *(len(responses) for _, responses in packed.answered)])[:-1]
     prompts = [last[0][r, : rows[r][0]] for r in firsts.tolist()]
@@ -173,7 +174,7 @@ class Reference:
 
     @torch.inference_mode()
     def token_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
-        """Per prompt and response, the log-probability of each of its tokens."""
+        """Per prompt and response, the log-probability of each of its tokens; 0 where the policy did not write it."""
         unique = [(prompt, *distinct(responses)) for prompt, responses in answered]
         computed = self._computed([(prompt, responses) for prompt, responses, _ in unique])
         return [[row[place] for place in places] for row, (_, _, places) in zip(computed, unique, strict=True)]
@@ -181,8 +182,12 @@ class Reference:
     def _computed(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
         found: list[TokenLogprobs] = []
         for part in split_by_tokens(answered, self._max_tokens):
-            values = self._policy(pack(part, self._policy.device)).tokens_T.cpu().numpy()
-            ends = np.cumsum([len(r) for _, responses in part for r in responses])
+            packed = pack(part, self._policy.device)
+            written = np.concatenate([response.written for response in packed.responses])
+            own = self._policy(packed).tokens_T.cpu().numpy()
+            values = np.zeros(len(written), own.dtype)
+            values[written] = own
+            ends = np.cumsum([len(response) for response in packed.responses])
             found += np.split(values, ends[:-1])
         per_response = iter(found)  # a prompt's responses may have been in several parts
         return [[next(per_response) for _ in responses] for _, responses in answered]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tba.rewards.scorer import Scores
-from tba.types import Response, TokenLogprobs
+from tba.types import Response, TokenLogprobs, Version
 
 
 class SearchTally:
@@ -65,12 +65,12 @@ class SearchTally:
     def count_skipped_group(self) -> None:
         self._sums["groups_skipped"] += 1
 
-    def values(self, version: int, spent: Mapping[str, float]) -> dict[str, Any]:
+    def values(self, version: Version, spent: Mapping[str, float]) -> dict[str, Any]:
         """The record; `spent` is the Searcher's time so far by activity."""
         sums, seconds = self._sums, max(self.seconds, 1e-9)
         scored, responses = max(1.0, sums["scored"]), max(1.0, sums["responses"])
         return {
-            "version": version,
+            **version.record(),
             **{name: int(sums[name]) for name in ("groups", "groups_dropped", "groups_skipped", "tokens", "failed")},
             "tokens_per_second": sums["tokens"] / seconds,
             "reward": sums["reward"] / scored,

@@ -17,7 +17,7 @@ from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer, Scores
 from tba.search_metrics import SearchTally
 from tba.tasks.base import Problem
-from tba.types import Group, Report, Response, TbaError, TokenLogprobs, Trajectory
+from tba.types import Group, Report, Response, TbaError, TokenLogprobs, Trajectory, Version
 
 REPORT_SECONDS = 1.0
 MAX_EVENTS_PER_BATCH = 5
@@ -93,7 +93,7 @@ class Searcher:
         self.budget = budget
         self.evaluate = evaluate
         self.evaluation_period = evaluation_period
-        self.evaluated: int | None = None
+        self.evaluated: Version | None = None
         self.serial = 0
         self._handed_up = 0
         self._pending: deque[Searched] = deque()
@@ -128,10 +128,9 @@ class Searcher:
     def take_weights(self) -> None:
         """Load newer weights if there are any, and evaluate them if that is due."""
         self._load_newer()
-        version = self.engine.version
         if self.evaluate is None or self.evaluation_period == 0:
             return
-        if self.evaluated is None or version // self.evaluation_period > self.evaluated // self.evaluation_period:
+        if self.evaluated is None or self._period_of(self.engine.version) > self._period_of(self.evaluated):
             self._evaluate()
 
     def search(self) -> None:
@@ -190,7 +189,7 @@ class Searcher:
         self.exploration.restore(state["exploration"])
         self.engine.restore(state["engine"])
         self.serial = state["serial"]
-        self.evaluated = state["evaluated"]
+        self.evaluated = None if state["evaluated"] is None else Version.read(state["evaluated"])
 
     def _load_newer(self) -> None:
         with self.activity("load", "newer weights"):
@@ -198,14 +197,18 @@ class Searcher:
             if update is not None:
                 self.engine.load(update)
                 self._handed_up = 0
-                self.activity.note(version=update.version)
+                self.activity.note(**update.version.record())
+
+    def _period_of(self, version: Version) -> tuple[int, int]:
+        """The stretch of one epoch's steps that is evaluated once."""
+        return version.epoch, version.step // self.evaluation_period
 
     def _evaluate(self) -> None:
         assert self.evaluate is not None
         with self.activity("evaluate", f"version {self.engine.version}"):
             values = self.evaluate()
             self.evaluated = self.engine.version
-            self.groups.send(Report("eval", self.name, {"version": self.engine.version, **values}))
+            self.groups.send(Report("eval", self.name, {**self.engine.version.record(), **values}))
 
     def _hand_up(self, batch: Searched) -> None:
         with self.activity("score", "rewards of the last batch"):

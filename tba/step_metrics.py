@@ -1,4 +1,7 @@
-"""The numbers that describe one training step. Staleness is measured, not assumed."""
+"""The numbers that describe one training step.
+
+Staleness is the age of a trajectory: optimizer steps between the weights that made it and those that are trained.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Ints = NDArray[np.int64]
 def step_metrics(groups: Sequence[Group], age_GK: Ints, advantage_GK: Floats) -> dict[str, Any]:
     """Averages over the groups of a step, given the age of each trajectory and how strongly it was pushed."""
     reward_GK = np.array([[t.reward for t in group.trajectories] for group in groups])
-    lengths = [len(t.response) for group in groups for t in group.trajectories]
+    lengths = [t.response.num_written for group in groups for t in group.trajectories]
     # By comparison: a sum of equal numbers, divided by their count, need not be that number.
     equal_G = (reward_GK == reward_GK[:, :1]).all(axis=1)
     spread_G = np.where(equal_G, 0.0, [_spread(reward_K) for reward_K in reward_GK])

@@ -23,7 +23,7 @@ from transformers import (
 
 from tba.rewards.functions import RewardFunction
 from tba.rewards.scoring import GroupScoring, ScoreRequest, Scores
-from tba.types import Group, Prompt, Response, Trajectory
+from tba.types import Group, Prompt, Response, Trajectory, Version
 
 ALPHABET = string.digits + string.ascii_lowercase + "+-=<>.,:?# \n"
 
@@ -101,10 +101,13 @@ def character_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
     )
 
 
-def make_response(tokens: Sequence[int], *, version: int = 0, finished: bool = True, text: str = "") -> Response:
-    """A response of these tokens, each with log-probability −1."""
+def make_response(
+    tokens: Sequence[int], *, version: Version | int = 0, finished: bool = True, text: str = ""
+) -> Response:
+    """A response of these tokens, each with log-probability −1. A number is short for a step of epoch 0."""
     logprobs = np.full(len(tokens), -1.0, np.float32)
-    return Response(np.asarray(tokens, np.int32), logprobs, ((version, len(tokens)),), text, finished)
+    runs = ((Version.read(version), len(tokens)),)
+    return Response(np.asarray(tokens, np.int32), logprobs, runs, text, finished)
 
 
 def make_group(
@@ -115,7 +118,7 @@ def make_group(
     prompt_id: str = "prompt",
     source: str = "searcher-0",
     serial: int = 1,
-    version: int = 0,
+    version: Version | int = 0,
 ) -> Group:
     """A scored group of these tokens. The reference finds every token as likely as the policy did."""
     made = [make_response(tokens, version=version) for tokens in responses]

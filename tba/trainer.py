@@ -20,12 +20,13 @@ from tba.buffer.sampling import Draw, draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.epochs import Epochs
 from tba.learn.base import Learner
 from tba.metrics import Metrics, costs
 from tba.seeds import Purpose, generator
 from tba.step_metrics import step_metrics
 from tba.summary import write_summary
-from tba.types import Group, TbaError
+from tba.types import Group, TbaError, Version
 
 
 class Trainer:
@@ -43,6 +44,7 @@ class Trainer:
         buffer: ReplayBuffer,
         log: RolloutLog,
         draws: DrawLog,
+        epochs: Epochs,
         weights: WeightPublisher,
         groups: GroupReceiver,
         metrics: Metrics,
@@ -59,6 +61,7 @@ class Trainer:
         self.buffer = buffer
         self.log = log
         self.draws = draws
+        self.epochs = epochs
         self.weights = weights
         self.groups = groups
         self.metrics = metrics
@@ -69,12 +72,18 @@ class Trainer:
         self.rng = generator(Purpose.DRAWS, seed)
         self.stop_at_sync = stop_at_sync
         self.searcher_states = searcher_states
+        self.epoch = 0
         self.step = 0
         self.tokens_trained = 0
         self.stop_requested = False
         self._saved = self._published = -1
         self._num_merged = 0
-        self._groups_by_version: Counter[int] = Counter()
+        self._groups_by_version: Counter[Version] = Counter()
+
+    @property
+    def version(self) -> Version:
+        """Of the weights as they are now."""
+        return Version(self.epoch, self.step)
 
     def run(self) -> None:
         """Train to the last step, or until asked to stop. Waits for Searchers only to fill the buffer."""
@@ -105,11 +114,11 @@ class Trainer:
         """
         limit = self.config.staleness_limit
         if limit is not None:
-            self.buffer.evict_before(self.step - limit)
-            with self.activity("wait", f"for groups of version {self.step - limit} or newer"):
+            self._evict_stale(limit)
+            with self.activity("wait", f"for groups that are at most {limit} steps old"):
                 while self._num_fresh(limit) < self.config.num_groups and not self.stop_requested:
                     self.merge(wait=True)
-                    self.buffer.evict_before(self.step - limit)
+                    self._evict_stale(limit)
                 if self._num_fresh(limit) < self.config.num_groups:
                     return Draw([], [])
         with self.activity("draw"):
@@ -125,7 +134,7 @@ class Trainer:
 
     def train_step(self, groups: Sequence[Group]) -> dict[str, Any]:
         """One optimizer step on these groups; the numbers that describe it."""
-        age_GK = np.array([[self.step - t.version for t in group.trajectories] for group in groups])
+        age_GK = np.array([[self.epochs.age(t.version, self.version) for t in g.trajectories] for g in groups])
         result = self.learner.step(groups, age_GK, self.step + 1)
         if not result.updated:
             self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
@@ -157,8 +166,8 @@ class Trainer:
             self._write_reports(messages)
 
     def publish(self) -> None:
-        with self.activity("publish", f"version {self.step}"):
-            self.weights.publish(self.step, self.learner.weights())
+        with self.activity("publish", f"version {self.version}"):
+            self.weights.publish(self.version, self.learner.weights())
             self._published = self.step
 
     def record(self, drawn: Draw, metrics: Mapping[str, Any], seconds: float) -> None:
@@ -185,6 +194,7 @@ class Trainer:
             self.log.compact()
             self.draws.flush()
             state = {
+                "epoch": self.epoch,
                 "step": self.step,
                 "tokens_trained": self.tokens_trained,
                 "elapsed": self.metrics.elapsed,
@@ -203,29 +213,36 @@ class Trainer:
             self._saved = self.step
             return checkpoint
 
-    def restore(self, checkpoint: Checkpoint, *, keep_tail: bool) -> None:
-        """Continue from a checkpoint.
+    def restore(self, checkpoint: Checkpoint, *, keep_tail: bool, new_epoch: bool) -> None:
+        """Continue from a checkpoint; with `new_epoch`, in an epoch that forks there, because the weights will not be
+        those that were made after it before.
 
         What was merged after it is in the log too. With `keep_tail` it enters the buffer: off-policy data stays
         sound. Without, it is set aside, because a deterministic launcher will make the very same groups again.
         """
         state = checkpoint.state()
+        self.epoch = state.get("epoch", 0)  # tba 0.1 had no epochs
         self.step = self._saved = state["step"]
         self.tokens_trained = state["tokens_trained"]
         self.rng.bit_generator.state = state["rng"]
         self.learner.load(checkpoint.path)
         self.draws.go_back_to(self.step)
+        if new_epoch:
+            # After the draws went back: those that a replay reads are of the line of the newest epoch.
+            self.epoch = self.epochs.branch(self.version).epoch
+            self.epochs.write(self.run_path)
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
         for groups in self.log.read(stop=state["log_position"]):
             self._add_to_buffer(groups)
         limit = self.config.staleness_limit
         if limit is not None:
-            self.buffer.evict_before(self.step - limit)
+            self._evict_stale(limit)
         self.buffer.restore_draw_state(state["draw_state"])
         for groups in self.log.read(start=state["log_position"]):
             self._add_to_buffer(groups)
-        self.metrics.write("event", self.step, {"event": "resumed", "checkpoint": checkpoint.path.name})
+        resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
+        self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
 
     def finish(self) -> None:
         """Save, publish the last weights, let Searchers evaluate them, and collect what they still report."""
@@ -258,9 +275,12 @@ class Trainer:
         return self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
 
     def _num_fresh(self, limit: int) -> int:
-        for version in [v for v in self._groups_by_version if v < self.step - limit]:
+        for version in [v for v in self._groups_by_version if self.epochs.age(v, self.version) > limit]:
             del self._groups_by_version[version]
         return self._groups_by_version.total()
+
+    def _evict_stale(self, limit: int) -> None:
+        self.buffer.evict_outside(self.epochs.fresh(self.version, limit))
 
     def _add_to_buffer(self, groups: Sequence[Group]) -> None:
         self.buffer.extend(groups)

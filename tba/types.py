@@ -6,15 +6,60 @@ Everything here is frozen, picklable and printable, and knows nothing of torch. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
 TokenLogprobs = NDArray[np.float32]
+
+
+class Version(NamedTuple):
+    """Which weights: those after `step` optimizer steps of an epoch. A later epoch is newer, whatever its step.
+
+    A run is in epoch 0 until it is resumed by a launcher that does not repeat the same weights; see `tba.epochs`.
+    """
+
+    epoch: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.step}" if self.epoch else str(self.step)
+
+    @classmethod
+    def read(cls, value: int | Sequence[int]) -> Version:
+        """A version as JSON holds it. A number alone is a step of epoch 0: there were no epochs in tba 0.1."""
+        return cls(0, value) if isinstance(value, int) else cls(*value)
+
+    def record(self) -> dict[str, int]:
+        """As records of `metrics.jsonl` name it: by the step, with the epoch beside it unless it is 0."""
+        return {"version": self.step} | ({"epoch": self.epoch} if self.epoch else {})
+
+
+TokenVersions = tuple[tuple[Version | None, int], ...]
+"""Runs of (version, number of tokens). None: the policy did not write them."""
+
+NEVER_PUBLISHED = Version(-1, -1)
+"""The weights that an engine was made with: older than any that are published."""
+
+
+class Steps(NamedTuple):
+    """A range of steps of one epoch, both ends included."""
+
+    first: int
+    last: int | None
+    """None: without end."""
+
+    def includes(self, step: int) -> bool:
+        return step >= self.first and (self.last is None or step <= self.last)
+
+    def within(self, other: Steps) -> Steps:
+        """The steps that are in both."""
+        ends = [last for last in (self.last, other.last) if last is not None]
+        return Steps(max(self.first, other.first), min(ends, default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +73,37 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Generated tokens, the log-probabilities they were sampled with, and the weights that made them."""
+    """Generated tokens, the log-probabilities they were sampled with, and the weights that made them.
+
+    Some of the tokens may be text that the policy did not write, such as the answer of a tool. At least one is its own.
+    """
 
     tokens: Tokens
-    """Sampled token ids. An end-of-sequence token, when one came, is the last of them."""
+    """Token ids. An end-of-sequence token, when one came, is the last of them."""
     token_logprobs: TokenLogprobs
-    """Log-probability of each token in the distribution it was really drawn from (tempered)."""
-    token_versions: tuple[tuple[int, int], ...]
-    """Runs of (policy version, number of tokens), in order. One run unless weights changed in flight."""
+    """Log-probability of each token in the distribution it was really drawn from (tempered); 0 where the policy did
+    not write it."""
+    token_versions: TokenVersions
+    """In order. One run unless weights changed in flight or others wrote a part."""
     text: str
     finished: bool
     """True if an end-of-sequence token came, False if the length limit cut the response."""
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         """The oldest weights that made any of the tokens: what staleness is measured from."""
-        return min(version for version, _ in self.token_versions)
+        return min(version for version, _ in self.token_versions if version is not None)
+
+    @property
+    def written(self) -> NDArray[np.bool_]:
+        """For each token, whether the policy wrote it."""
+        return np.repeat(
+            [version is not None for version, _ in self.token_versions], [num for _, num in self.token_versions]
+        )
+
+    @property
+    def num_written(self) -> int:
+        return sum(num for version, num in self.token_versions if version is not None)
 
     @property
     def logprob(self) -> float:
@@ -64,7 +124,7 @@ class Trajectory:
     reference_token_logprobs: TokenLogprobs
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.response.version
 
 
@@ -86,7 +146,7 @@ class Group:
 class WeightUpdate:
     """One published version of the trainable weights: raw bytes by parameter name."""
 
-    version: int
+    version: Version
     tensors: Mapping[str, NDArray[np.uint8]]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from tba.benchmarks.report import Row, at_most
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
-from tba.types import Group, Prompt, Response, Trajectory
+from tba.types import Group, Prompt, Response, Trajectory, Version
 
 NUM_GROUPS, GROUP_SIZE = 8, 16
 TURNS_PER_REPEAT, DRAWS_PER_TURN = 20, 10
@@ -88,7 +88,7 @@ def _time_draws(buffers: dict[int, ReplayBuffer], recent_fraction: float, rng: n
 def _filled(num_trajectories: int, num_prompts: int) -> ReplayBuffer:
     """A full buffer, the last hundredth of which came with the latest merge. All share one response's arrays."""
     tokens, logprobs = np.zeros(40, np.int32), np.zeros(40, np.float32)
-    response = Response(tokens, logprobs, ((0, 40),), "text", True)
+    response = Response(tokens, logprobs, ((Version(0, 0), 40),), "text", True)
     rng = np.random.default_rng(1)
     buffer = ReplayBuffer(num_trajectories, max(PER_PROMPT, num_trajectories // num_prompts))
     per_prompt = num_trajectories // num_prompts

@@ -18,7 +18,7 @@ from tba.learn.evidence import Pass, totals_of
 from tba.objectives import Loss
 from tba.objectives.trajectory_balance import trajectory_balance
 from tba.policy import Policy, load_model
-from tba.types import Group, Prompt, Response, TbaError, Trajectory
+from tba.types import Group, Prompt, Response, TbaError, Trajectory, Version
 
 LARGE = "SmolLM2-135M's shape"
 SMOLLM2 = "TBA_SMOLLM2"
@@ -81,7 +81,7 @@ def group(prompt: Prompt, lengths: NDArray[np.int64], vocabulary: int, rng: np.r
     def trajectory(length: int) -> Trajectory:
         tokens = rng.integers(3, vocabulary, length).astype(np.int32)
         zeros = np.zeros(length, dtype=np.float32)
-        return Trajectory(Response(tokens, zeros, ((0, length),), "", True), float(rng.random()), (), zeros)
+        return Trajectory(Response(tokens, zeros, ((Version(0, 0), length),), "", True), float(rng.random()), (), zeros)
 
     return Group(prompt, tuple(trajectory(int(length)) for length in lengths))
 

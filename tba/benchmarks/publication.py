@@ -13,6 +13,7 @@ from tba.benchmarks.models import LARGE, large
 from tba.benchmarks.report import Row, at_most, seconds
 from tba.channels.shared_memory import SharedWeightPublisher, SharedWeightSubscriber
 from tba.policy import export_weights
+from tba.types import NEVER_PUBLISHED, Version
 
 NUM_PUBLICATIONS = 8
 
@@ -24,13 +25,13 @@ def run(full: bool) -> list[Row]:
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
         publisher = SharedWeightPublisher(Path(folder))
-        publisher.publish(0, weights)  # the first makes the file
+        publisher.publish(Version(0, 0), weights)  # the first makes the file
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         reader = context.Process(target=_read, args=(theirs, folder))
         reader.start()
         spent = []
-        for version in range(1, NUM_PUBLICATIONS + 1):
+        for version in (Version(0, step) for step in range(1, NUM_PUBLICATIONS + 1)):
             spent.append(seconds(lambda version=version: publisher.publish(version, weights)))  # type: ignore[misc]
             ours.send(version)
             assert ours.recv() == version, "the reader has another version"
@@ -54,7 +55,7 @@ def run(full: bool) -> list[Row]:
 
 def _read(connection: Any, folder: str) -> None:
     subscriber = SharedWeightSubscriber(Path(folder), lambda: True)
-    held = -1
+    held = NEVER_PUBLISHED
     while (version := connection.recv()) is not None:
         update = subscriber.newer_than(held)
         held = update.version if update is not None else held

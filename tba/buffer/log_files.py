@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tba.buffer.table import SCHEMA
+from tba.buffer.schema import SCHEMA, VERSION, VERSION_KEY, schema_version, upgraded
 from tba.types import TbaError
 
 Serials = dict[str, int]
@@ -70,7 +70,7 @@ def write(path: Path, tables: Iterable[pa.Table], serials: Serials, *, to_disk: 
     What goes to disk stays, and is small; what does not, a single merge, is soon joined to others and is written fast.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    schema = SCHEMA.with_metadata({_SERIALS_KEY: json.dumps(serials).encode()})
+    schema = SCHEMA.with_metadata({VERSION_KEY: str(VERSION).encode(), _SERIALS_KEY: json.dumps(serials).encode()})
     try:
         with open(temporary, "wb") as file:
             # Dictionaries double the time and, under zstd, save nothing on text and numbers such as these.
@@ -118,17 +118,18 @@ def between(table: pa.Table, start: int, stop: int) -> pa.Table:
 
 
 def read_tables(path: Path) -> Iterator[pa.Table]:
-    """Row group by row group: the whole merges that `write` was given together."""
+    """Row group by row group: the whole merges that `write` was given together, whichever version of tba wrote them."""
     with naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        if not file.schema_arrow.equals(SCHEMA):
-            raise ValueError("its columns are not those of a rollout log")
+        version = schema_version(file.schema_arrow, str(path))
         for index in range(file.num_row_groups):
-            yield file.read_row_group(index)
+            yield upgraded(file.read_row_group(index), version)
 
 
 def read_serials(path: Path) -> Serials:
     with naming(path):
-        serials: Serials = json.loads((pq.read_schema(path).metadata or {})[_SERIALS_KEY])
+        schema = pq.read_schema(path)
+        schema_version(schema, str(path))
+        serials: Serials = json.loads((schema.metadata or {})[_SERIALS_KEY])
         return serials
 
 

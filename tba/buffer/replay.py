@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
@@ -13,13 +12,12 @@ import numpy as np
 from tba.buffer.check import check_groups
 from tba.buffer.record import BLOCK_SIZE, PromptRecord
 from tba.buffer.slots import RecordSlots
-from tba.types import Group, Prompt, Trajectory
+from tba.types import Group, Prompt, Steps, Trajectory, Version
 
 
 class Run(NamedTuple):
-    """Trajectories of one version that arrived one after the other for one prompt. Sorts by version, then arrival."""
+    """Trajectories of one version that arrived one after the other for one prompt."""
 
-    version: int
     first: int
     stop: int
     record: PromptRecord
@@ -42,9 +40,9 @@ class ReplayBuffer:
 
     At most `capacity_per_prompt` places belong to a prompt and `capacity` to all. A trajectory that leaves early
     because it is stale keeps its place, empty, until the place's turn comes. So what the buffer holds is a function
-    of the merges and of the newest limit given to `evict_before`, not of when that was called: replaying the rollout
-    log and evicting once gives the same buffer. While versions arrive in order, the empty places are the oldest and
-    cost no trajectory its own.
+    of the merges and of the limits given to `evict_outside`, of which the newest includes the earlier ones, not of when
+    that was called: replaying the rollout log and evicting once gives the same buffer. While versions arrive in order,
+    the empty places are the oldest and cost no trajectory its own.
     """
 
     def __init__(
@@ -61,21 +59,22 @@ class ReplayBuffer:
         self._block_size = block_size
         self._records: dict[str, PromptRecord] = {}
         self._slots = RecordSlots()
-        # Every run is in both queues. One that has left is dropped when it comes up, or when such runs prevail.
+        # Every run is in both. One that has left is dropped when it comes up, or when such runs prevail.
         self._by_arrival: deque[Run] = deque()
-        self._by_version: list[Run] = []
+        self._by_version: dict[Version, list[Run]] = {}
+        self._num_runs = 0
         self._num_places = 0
         self._num_distinct = 0
         self._next_arrival = 0
         self._recent_merges: deque[Merge] = deque()
         self._recent_prompts: list[str] = []
         self._recent_queue: list[str] = []
-        self._oldest_version: int | None = None
+        self._fresh: dict[int, Steps] = {}
         self.num_added = 0
         self.num_evicted = 0
         """Trajectories that left for want of room."""
         self.num_evicted_stale = 0
-        """Trajectories that left, or were not let in, because of `evict_before`."""
+        """Trajectories that left, or were not let in, because of `evict_outside`."""
 
     def __len__(self) -> int:
         return self.num_added - self.num_evicted - self.num_evicted_stale
@@ -114,18 +113,17 @@ class ReplayBuffer:
             self._append(group)
         while self._num_places > self._capacity:
             self._remove_globally_oldest()
-        if self._oldest_version is not None:
-            self.evict_before(self._oldest_version)
+        self._evict_stale()
         self._drop_runs_that_left()
         self._forget_older_merges()
 
-    def evict_before(self, version: int) -> int:
-        """Let every trajectory of an older version go, now and when it arrives later; how many went now."""
-        if self._oldest_version is None or version > self._oldest_version:
-            self._oldest_version = version
+    def evict_outside(self, fresh: Mapping[int, Steps]) -> int:
+        """Let every trajectory go whose version is of another step than these of its epoch, now and when it arrives
+        later; how many went now. Epochs that are not named stay whole. What was stale once stays so."""
+        for epoch, steps in fresh.items():
+            self._fresh[epoch] = steps.within(self._fresh[epoch]) if epoch in self._fresh else steps
         before = self.num_evicted_stale
-        while self._by_version and self._by_version[0].version < version:
-            self._vacate(heapq.heappop(self._by_version))
+        self._evict_stale()
         return self.num_evicted_stale - before
 
     def pick_prompt(self, rng: np.random.Generator) -> PromptRecord:
@@ -148,7 +146,7 @@ class ReplayBuffer:
         """What draws depend on besides the merges, as JSON takes it."""
         return {
             "recent_queue": list(self._recent_queue),
-            "oldest_version": self._oldest_version,
+            "fresh": [[epoch, *steps] for epoch, steps in self._fresh.items()],
             "num_evicted": self.num_evicted,
             "num_evicted_stale": self.num_evicted_stale,
         }
@@ -156,8 +154,10 @@ class ReplayBuffer:
     def restore_draw_state(self, state: Mapping[str, Any]) -> None:
         """Take over another buffer's `draw_state` after its merges were repeated on this one: draws then go on as
         they would have on the other, bit for bit."""
-        if state["oldest_version"] is not None:
-            self.evict_before(state["oldest_version"])
+        if "fresh" in state:
+            self.evict_outside({epoch: Steps(*steps) for epoch, *steps in state["fresh"]})
+        elif state["oldest_version"] is not None:  # of tba 0.1
+            self.evict_outside({0: Steps(state["oldest_version"], None)})
         self._recent_queue = list(state["recent_queue"])
         # The two reasons to leave overlap, so a repeated history may count them apart differently.
         self.num_evicted = state["num_evicted"]
@@ -172,9 +172,10 @@ class ReplayBuffer:
         for version, same in groupby(t.version for t in group.trajectories):
             first = self._next_arrival
             self._next_arrival += sum(1 for _ in same)
-            run = Run(version, first, self._next_arrival, record)
+            run = Run(first, self._next_arrival, record)
             self._by_arrival.append(run)
-            heapq.heappush(self._by_version, run)
+            self._by_version.setdefault(version, []).append(run)
+            self._num_runs += 1
         self.num_added += len(group.trajectories)
         self._num_places += len(group.trajectories)
         while record.num_places > self._capacity_per_prompt:
@@ -209,6 +210,15 @@ class ReplayBuffer:
             self._slots.remove(record)
             del self._records[record.prompt.id]
 
+    def _evict_stale(self) -> None:
+        # There are few versions where there is a limit: each look takes the stale ones away.
+        for version in [v for v in self._by_version if v.epoch in self._fresh]:
+            if not self._fresh[version.epoch].includes(version.step):
+                runs = self._by_version.pop(version)
+                self._num_runs -= len(runs)
+                for run in runs:
+                    self._vacate(run)
+
     def _vacate(self, run: Run) -> None:
         record = run.record
         if not run.is_left:
@@ -232,6 +242,7 @@ class ReplayBuffer:
         limit = 2 * self._num_places + 64
         if len(self._by_arrival) > limit:
             self._by_arrival = deque(run for run in self._by_arrival if run.is_left)
-        if len(self._by_version) > limit:
-            self._by_version = [run for run in self._by_version if run.is_left]
-            heapq.heapify(self._by_version)
+        if self._num_runs > limit:
+            left = {version: [run for run in runs if run.is_left] for version, runs in self._by_version.items()}
+            self._by_version = {version: runs for version, runs in left.items() if runs}
+            self._num_runs = sum(map(len, self._by_version.values()))

@@ -10,27 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tba.types import Group, Prompt, Response, Trajectory
-
-_COLUMNS: dict[str, pa.DataType] = {
-    "merge": pa.int64(),
-    "source": pa.string(),
-    "serial": pa.int64(),
-    "prompt_id": pa.string(),
-    "prompt": pa.string(),
-    "prompt_tokens": pa.list_(pa.int32()),
-    "response": pa.string(),
-    "tokens": pa.list_(pa.int32()),
-    "token_logprobs": pa.list_(pa.float32()),
-    "reference_token_logprobs": pa.list_(pa.float32()),
-    "version": pa.int64(),
-    "token_versions": pa.list_(pa.struct([pa.field("version", pa.int64()), pa.field("num_tokens", pa.int64())])),
-    "reward": pa.float64(),
-    "reward_parts": pa.list_(pa.float64()),
-    "finished": pa.bool_(),
-}
-SCHEMA = pa.schema(_COLUMNS)
-"""`merge` numbers the syncs at which rows came in; `version` is the oldest of `token_versions`."""
+from tba.buffer.schema import SCHEMA
+from tba.types import Group, Prompt, Response, TokenVersions, Trajectory, Version
 
 
 def warm_up() -> None:
@@ -42,6 +23,7 @@ def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
     """One merge as rows. Every group has a trajectory; arrays have the dtypes of `tba.types`, else TypeError."""
     trajectories = list(chain.from_iterable(group.trajectories for group in groups))
     responses = [trajectory.response for trajectory in trajectories]
+    versions = [response.version for response in responses]
     group_of_row = pa.array(np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups]))
     of_groups: dict[str, Any] = {
         "source": pa.array([group.source for group in groups], pa.string()),
@@ -57,7 +39,8 @@ def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
         "tokens": _lists([response.tokens for response in responses], np.int32),
         "token_logprobs": _lists([response.token_logprobs for response in responses], np.float32),
         "reference_token_logprobs": _lists([t.reference_token_logprobs for t in trajectories], np.float32),
-        "version": pa.array([response.version for response in responses], pa.int64()),
+        "epoch": pa.array([version.epoch for version in versions], pa.int64()),
+        "version": pa.array([version.step for version in versions], pa.int64()),
         "token_versions": _version_lists(responses),
         "reward": pa.array([trajectory.reward for trajectory in trajectories], pa.float64()),
         "reward_parts": _list_array(
@@ -114,8 +97,13 @@ def _lists(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> pa.Array[
 
 def _version_lists(responses: Sequence[Response]) -> pa.Array[Any]:
     runs = list(chain.from_iterable(response.token_versions for response in responses))
-    fields = [pa.array([version for version, _ in runs], pa.int64()), pa.array([num for _, num in runs], pa.int64())]
-    structs = pa.StructArray.from_arrays(fields, ["version", "num_tokens"])
+    fields: dict[str, list[Any]] = {
+        "epoch": [None if version is None else version.epoch for version, _ in runs],
+        "version": [None if version is None else version.step for version, _ in runs],
+        "num_tokens": [num for _, num in runs],
+    }
+    columns: list[Any] = [pa.array(values, pa.int64()) for values in fields.values()]
+    structs = pa.StructArray.from_arrays(columns, list(fields))
     return _list_array((len(response.token_versions) for response in responses), structs)
 
 
@@ -138,10 +126,11 @@ def _arrays(table: pa.Table, name: str) -> Iterator[NDArray[Any]]:
             yield values[start:stop].copy()
 
 
-def _version_tuples(table: pa.Table) -> Iterator[tuple[tuple[int, int], ...]]:
+def _version_tuples(table: pa.Table) -> Iterator[TokenVersions]:
     chunks: list[Any] = table["token_versions"].chunks
     for chunk in chunks:
         offsets = chunk.offsets.to_pylist()
-        runs = list(zip(*(field.to_pylist() for field in chunk.values.flatten()), strict=True))
+        fields: list[list[Any]] = [field.to_pylist() for field in chunk.values.flatten()]
+        runs = [(None if step is None else Version(epoch, step), num) for epoch, step, num in zip(*fields, strict=True)]
         for start, stop in pairwise(offsets):
             yield tuple(runs[start:stop])

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tba.types import Group, Report, WeightUpdate
+from tba.types import Group, Report, Version, WeightUpdate
 
 Message = Group | Report
 
@@ -19,7 +19,7 @@ Message = Group | Report
 class WeightPublisher(Protocol):
     """The Trainer's end."""
 
-    def publish(self, version: int, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
         """Make a version available. Returns once the tensors may change again."""
         ...
 
@@ -37,7 +37,7 @@ class WeightSubscriber(Protocol):
     @property
     def finished(self) -> bool: ...
 
-    def newer_than(self, version: int) -> WeightUpdate | None:
+    def newer_than(self, version: Version) -> WeightUpdate | None:
         """The newest version if it is newer than this, whole and checked; never a half-written one."""
         ...
 

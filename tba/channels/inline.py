@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tba.channels.base import Message
-from tba.types import WeightUpdate
+from tba.types import Version, WeightUpdate
 
 
 class InlineWeights:
@@ -20,11 +20,11 @@ class InlineWeights:
         self.finished = False
         self._newest: WeightUpdate | None = None
 
-    def publish(self, version: int, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
         self._newest = WeightUpdate(version, {name: tensor.copy() for name, tensor in tensors.items()})
         self.on_publish()
 
-    def newer_than(self, version: int) -> WeightUpdate | None:
+    def newer_than(self, version: Version) -> WeightUpdate | None:
         return self._newest if self._newest is not None and self._newest.version > version else None
 
     def close(self, finished: bool) -> None:

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tba.channels.base import Message
+from tba.types import Version
 
 
 class Nobody:
     """Both a WeightPublisher and a GroupReceiver."""
 
-    def publish(self, version: int, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
         pass
 
     def close(self, finished: bool) -> None:

@@ -19,11 +19,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tba.types import WeightUpdate
+from tba.types import Version, WeightUpdate
 
 _CLOSED, _NEWEST = 0, 1  # words of the header
 _STOPPED, _FINISHED = 1, 2  # values of the first
-_SEQUENCE, _VERSION, _CHECKSUM = 0, 1, 2  # words of a slot's head
+_SEQUENCE, _EPOCH, _STEP, _CHECKSUM = 0, 1, 2, 3  # words of a slot's head
 _HEADER_WORDS = 8
 _SLOT_HEAD_WORDS = 8
 _POLL_SECONDS = 0.02
@@ -56,7 +56,7 @@ class SharedWeightPublisher:
         self._directory = directory
         self._segment: _Segment | None = None
 
-    def publish(self, version: int, tensors: Mapping[str, Bytes]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, Bytes]) -> None:
         segment = self._segment or self._create(tensors)
         slot = 1 - int(segment.header[_NEWEST])
         head, payload = segment.heads[slot], segment.payloads[slot]
@@ -66,7 +66,7 @@ class SharedWeightPublisher:
         for tensor in tensors.values():
             payload[offset : offset + len(tensor)] = tensor
             offset += len(tensor)
-        head[_VERSION] = version
+        head[_EPOCH], head[_STEP] = version
         head[_CHECKSUM] = _checksum(payload, version)
         head[_SEQUENCE] += np.uint64(1)
         segment.header[_NEWEST] = slot
@@ -129,11 +129,12 @@ class SharedWeightSubscriber:
     def finished(self) -> bool:
         return int(self._segment.header[_CLOSED]) == _FINISHED
 
-    def newer_than(self, version: int) -> WeightUpdate | None:
+    def newer_than(self, version: Version) -> WeightUpdate | None:
         while True:
             slot = int(self._segment.header[_NEWEST])
             head = self._segment.heads[slot]
-            sequence, found, checksum = int(head[_SEQUENCE]), int(head[_VERSION]), int(head[_CHECKSUM])
+            sequence, checksum = int(head[_SEQUENCE]), int(head[_CHECKSUM])
+            found = Version(int(head[_EPOCH]), int(head[_STEP]))
             if sequence % 2 == 0 and found <= version:
                 return None
             np.copyto(self._copy, self._segment.payloads[slot])
@@ -150,9 +151,10 @@ class SharedWeightSubscriber:
         return tensors
 
 
-def _checksum(payload: Bytes, version: int) -> int:
-    """Seeded with the version, so that it vouches for the label too."""
-    return xxhash.xxh3_64_intdigest(payload.data, seed=version)
+def _checksum(payload: Bytes, version: Version) -> int:
+    """Seeded with a digest of the version, both its numbers, so that it vouches for the label too."""
+    label = np.array(version, dtype=np.int64)
+    return xxhash.xxh3_64_intdigest(payload.data, seed=xxhash.xxh3_64_intdigest(label.data))
 
 
 def _words(num_bytes: int) -> int:

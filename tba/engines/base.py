@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tba.types import Prompt, Response, WeightUpdate
+from tba.types import Prompt, Response, Version, WeightUpdate
 
 
 class Engine(Protocol):
     @property
-    def version(self) -> int:
-        """Version of the weights it samples from now."""
+    def version(self) -> Version:
+        """Version of the weights it samples from now; `NEVER_PUBLISHED` until the first `load`."""
         ...
 
     def generate(

@@ -18,7 +18,7 @@ from tba.engines.decoders import CachedDecoder, Decoder, SharedPromptDecoder
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.sampling import draw_tokens
 from tba.policy import import_weights, uses_shared_prompt
-from tba.types import Prompt, Response, WeightUpdate
+from tba.types import NEVER_PUBLISHED, Prompt, Response, TokenVersions, Version, WeightUpdate
 
 
 class TransformersEngine:
@@ -47,12 +47,12 @@ class TransformersEngine:
         self._top_p = top_p
         self._generator = torch.Generator().manual_seed(seed)
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
-        self._version = -1  # as loaded; the first publication is newer
+        self._version = NEVER_PUBLISHED
         # Under autocast plain layers choose the kernel; a packed one would stay float32.
         self._layers = None if bf16 else PackedLayers(model, precision)
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self._version
 
     def load(self, update: WeightUpdate) -> None:
@@ -101,7 +101,7 @@ class TransformersEngine:
         draws: Callable[[NDArray[np.int64], int], Tensor] | None,
         full_precision: bool,
         between_steps: Callable[[], None] | None,
-    ) -> list[tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]]:
+    ) -> list[tuple[np.ndarray, np.ndarray, TokenVersions]]:
         """The decoding loop: every response draws from its slot, then the slots of those that go on take a token."""
         N, L = len(prompts) * num_responses, self._max_new_tokens
         decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
@@ -112,7 +112,7 @@ class TransformersEngine:
         tokens_NL = np.zeros((N, L), dtype=np.int32)
         logprobs_NL = np.zeros((N, L), dtype=np.float32)
         lengths_N = np.zeros(N, dtype=np.int64)
-        versions: list[int] = []
+        versions: list[Version] = []
         for t in range(L):
             uniform_A = None if draws is None else draws(branches.active_A, t)
             drawn_A, logprobs_A = draw_tokens(logits_RV, branches.slot_A, temperature, uniform_A, self._top_p)
@@ -157,5 +157,5 @@ def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop
     return found
 
 
-def _runs(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def _runs(versions: Sequence[Version]) -> TokenVersions:
     return tuple((version, len(list(run))) for version, run in groupby(versions))

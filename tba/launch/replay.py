@@ -23,6 +23,7 @@ from tba.buffer.draws import Rows, read_draws
 from tba.buffer.recorded import recorded_groups
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
+from tba.epochs import Epochs
 from tba.launch.evaluation import follow
 from tba.launch.preflight import check_model
 from tba.launch.processes import num_cores, thread_environment
@@ -79,6 +80,9 @@ def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console:
     torch.set_num_threads(num_threads)
     nobody = Nobody()
     trainer = build_trainer(config, run, weights=nobody, groups=nobody, checkpoint=None, started=started)
+    # The draws are of the line of the newest epoch; data are as old as they were.
+    trainer.epochs = Epochs.read(of)
+    trainer.epoch = trainer.epochs.newest
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         _told_if_disk_is_full(run),

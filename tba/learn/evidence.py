@@ -44,5 +44,5 @@ def totals_of(groups: Sequence[Group]) -> StepTotals:
     return StepTotals(
         num_groups=len(groups),
         num_trajectories=sum(len(group.trajectories) for group in groups),
-        num_tokens=sum(group.num_tokens for group in groups),
+        num_tokens=sum(t.response.num_written for group in groups for t in group.trajectories),
     )

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from small_runs import arguments, assert_nothing_doubled, records, rollouts, sma
 
 from tba.activity import read_activities
 from tba.checkpoint import list_checkpoints
+from tba.metrics import read_metrics
 from tba.searcher import GIVE_UP_AFTER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -87,6 +89,54 @@ def test_a_trainer_killed_during_a_save_loses_nothing_that_was_merged(tmp_path: 
     assert set(before[columns].itertuples(index=False)) <= set(after[columns].itertuples(index=False))
     assert records(run, "train")[-1]["step"] == last
     assert not list((run / "checkpoints").glob(".step-*"))
+
+
+def test_data_that_a_killed_trainer_merged_have_their_true_age(tmp_path: Path) -> None:
+    """It is killed once the newest groups in the log are of weights that no checkpoint has, and goes on from step 4."""
+    config = small_config(
+        tmp_path,
+        "fork",
+        trainer={"num_steps": 4},
+        buffer={"recent_fraction": 1.0},
+        checkpoint={"period": 0},
+        evaluation={"period": 0},
+    )
+    run = tmp_path / "fork"
+    resume = ["train", "--resume", str(run), "--trainer.num-steps"]
+    finished = tba("train", *arguments(config))
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    before = pid_of(run, "trainer") or 0
+    with started(*resume, "100000") as process:
+        trainer = until(lambda: pid_of(run, "trainer", newer_than=before), process)
+        # Groups come in the order of their versions, so the newest are of the latest; a step draws two.
+        until(lambda: (rollouts(run)["version"] > 4).sum() >= 2 * 4, process)
+        os.kill(trainer, signal.SIGKILL)
+        process.communicate(timeout=300)
+    again = tba(*resume, "12")
+    assert again.returncode == 0, again.stdout + again.stderr
+
+    made = [r for r in read_metrics(run) if r["kind"] == "train"]
+    assert [r["step"] for r in made] == list(range(1, 13))
+    assert all(int(age) >= 0 for r in made for age in r["staleness/counts"])
+    assert json.loads((run / "epochs.json").read_text()) == {n: {"epoch": 0, "step": 4} for n in ("1", "2")}
+    frame = rollouts(run)
+    draws = [json.loads(line)["rows"] for line in (run / "draws.jsonl").read_text().splitlines()]
+    for record, rows in list(zip(made, draws, strict=True))[4:]:
+        drawn = frame.iloc[[row for group in rows for row in group]]
+        now, version = record["step"] - 1, drawn["version"]
+        # The last step in common: that of the fork, unless the data are of the same line.
+        common = version.where(drawn["epoch"] == 2, version.clip(upper=4))
+        ages = (version - common) + (now - common)
+        assert record["staleness/counts"] == Counter(map(str, ages))
+        assert record["step"] > 5 or ((drawn["epoch"] == 1) & (version > 4)).all(), "the newest at the resume"
+    # Each start of the Searcher sees one epoch: no version means two different weights.
+    epochs = {("searcher-0", 0), ("searcher-0.1", 1), ("searcher-0.2", 2)}
+    assert {(r["source"], r.get("epoch", 0)) for r in records(run, "search")} <= epochs
+
+    replayed = tba("replay", str(run), "--run.name", "again")
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    ages_again = [r["staleness/counts"] for r in records(tmp_path / "again", "train")]
+    assert ages_again == [r["staleness/counts"] for r in made]
 
 
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from itertools import permutations
 
 import numpy as np
 
-from tba.types import Group, Prompt, Response, Trajectory
+from tba.buffer.replay import ReplayBuffer
+from tba.types import Group, Prompt, Response, Steps, Trajectory, Version
 
 
-def trajectory(reward: float = 0.0, version: int = 0, tokens: Sequence[int] = (1, 2)) -> Trajectory:
+def trajectory(reward: float = 0.0, version: Version | int = 0, tokens: Sequence[int] = (1, 2)) -> Trajectory:
     logprobs = np.full(len(tokens), -0.5, np.float32)
-    response = Response(np.array(tokens, np.int32), logprobs, ((version, len(tokens)),), "text", True)
+    response = Response(np.array(tokens, np.int32), logprobs, ((Version.read(version), len(tokens)),), "text", True)
     return Trajectory(response, reward, (reward,), logprobs)
 
 
@@ -20,8 +21,13 @@ def group(prompt_id: str, trajectories: Iterable[Trajectory], source: str = "sea
     return Group(Prompt(prompt_id, f"text of {prompt_id}", (1, 2, 3)), tuple(trajectories), source, serial)
 
 
-def rewarded(prompt_id: str, rewards: Iterable[float], version: int = 0) -> Group:
+def rewarded(prompt_id: str, rewards: Iterable[float], version: Version | int = 0) -> Group:
     return group(prompt_id, [trajectory(reward, version) for reward in rewards])
+
+
+def evict_before(buffer: ReplayBuffer, step: int) -> int:
+    """Let what is older than this step of epoch 0 go, and nothing else."""
+    return buffer.evict_outside({0: Steps(step, None)})
 
 
 def plackett_luce(p: Sequence[float], k: int) -> dict[tuple[int, ...], float]:

@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from tba.channels.shared_memory import SharedWeightPublisher
 from tba.channels.socket import SocketGroupSender
-from tba.types import Report
+from tba.types import Report, Version
 
 
-def payload(version: int, num_words: int) -> dict[str, NDArray[np.uint8]]:
-    """Two tensors made of nothing but the version's number: content tells what it should be labelled as."""
-    words = np.full(num_words, version, np.uint64).view(np.uint8)
+def payload(version: Version, num_words: int) -> dict[str, NDArray[np.uint8]]:
+    """Two tensors made of nothing but the version's numbers: content tells what it should be labelled as."""
+    words = np.resize(np.array(version, np.uint64), num_words).view(np.uint8)
     return {"first": words, "second": words[: len(words) // 2]}
 
 
 def publish_back_to_back(directory: Path, num_words: int, enough: Event) -> None:
     """Publishes without a pause until the reader has seen enough."""
     publisher = SharedWeightPublisher(directory)
-    for version in count(1):
+    for number in count(1):
+        version = Version(number // 10, number % 10)  # every epoch begins at step 0
         publisher.publish(version, payload(version, num_words))
         if enough.is_set():
             publisher.close(finished=True)

@@ -20,7 +20,7 @@ from tba.rewards.scorer import Scorer
 from tba.runs import answers_file
 from tba.tasks.base import Problem
 from tba.testing import make_response
-from tba.types import Prompt, Response
+from tba.types import Prompt, Response, Version
 
 ROWS = [("1", "Algebra", "#### 7"), ("1", "Geometry", "#### 8"), ("2", "Algebra", "it is 7"), ("2", None, "none")]
 PROBLEMS = [
@@ -36,7 +36,7 @@ PROBLEMS = [
 class Echo:
     """Answers a prompt with its own text."""
 
-    version = 0
+    version = Version(0, 0)
 
     def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Response]]:
         return [[make_response([1], text=prompt.text)] * num_responses for prompt in prompts]

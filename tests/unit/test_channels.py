@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -22,9 +23,10 @@ from tba.channels.inline import InlineGroups, InlineWeights
 from tba.channels.shared_memory import LAYOUT, WEIGHTS, SharedWeightPublisher, SharedWeightSubscriber
 from tba.channels.socket import ADDRESS, SocketGroupReceiver, SocketGroupSender
 from tba.testing import make_group
-from tba.types import Group, Report, WeightUpdate
+from tba.types import NEVER_PUBLISHED, Group, Report, Version, WeightUpdate
 
 spawn = multiprocessing.get_context("spawn")
+at = partial(Version, 0)
 
 
 @contextmanager
@@ -39,7 +41,7 @@ def running(target: Callable[..., None], *arguments: Any) -> Iterator[SpawnProce
         process.join()
 
 
-def assert_is_of(update: WeightUpdate | None, version: int, num_words: int) -> None:
+def assert_is_of(update: WeightUpdate | None, version: Version, num_words: int) -> None:
     """The label is this version, and every byte of the content agrees with it."""
     assert update is not None
     assert update.version == version
@@ -60,29 +62,32 @@ def subscriber(directory: Path) -> SharedWeightSubscriber:
 
 def test_only_newer_versions_are_given(tmp_path: Path) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
-    publisher.publish(0, payload(0, 8))
-    assert_is_of(reader.newer_than(-1), 0, 8)
-    assert reader.newer_than(0) is None
-    publisher.publish(3, payload(3, 8))
-    publisher.publish(5, payload(5, 8))
-    assert_is_of(reader.newer_than(0), 5, 8)
-    assert_is_of(reader.newer_than(4), 5, 8)
-    assert reader.newer_than(5) is None
-    assert reader.newer_than(6) is None
+    publisher.publish(at(0), payload(at(0), 8))
+    assert_is_of(reader.newer_than(NEVER_PUBLISHED), at(0), 8)
+    assert reader.newer_than(at(0)) is None
+    publisher.publish(at(3), payload(at(3), 8))
+    publisher.publish(at(5), payload(at(5), 8))
+    assert_is_of(reader.newer_than(at(0)), at(5), 8)
+    assert_is_of(reader.newer_than(at(4)), at(5), 8)
+    assert reader.newer_than(at(5)) is None
+    assert reader.newer_than(at(6)) is None
+    publisher.publish(Version(1, 2), payload(Version(1, 2), 8))
+    assert_is_of(reader.newer_than(at(6)), Version(1, 2), 8)
+    assert reader.newer_than(Version(1, 2)) is None
 
 
 def test_a_version_may_be_published_again(tmp_path: Path) -> None:
     """A resumed Trainer starts with the version of its checkpoint."""
     publisher = SharedWeightPublisher(tmp_path)
-    publisher.publish(4, payload(4, 8))
-    publisher.publish(4, payload(4, 8))
-    assert_is_of(subscriber(tmp_path).newer_than(3), 4, 8)
+    publisher.publish(at(4), payload(at(4), 8))
+    publisher.publish(at(4), payload(at(4), 8))
+    assert_is_of(subscriber(tmp_path).newer_than(at(3)), at(4), 8)
 
 
 def test_an_odd_number_of_bytes_travels_whole(tmp_path: Path) -> None:
     tensors = {"a": np.arange(3, dtype=np.uint8), "b": np.arange(10, 20, dtype=np.uint8)}
-    SharedWeightPublisher(tmp_path).publish(1, tensors)
-    update = subscriber(tmp_path).newer_than(0)
+    SharedWeightPublisher(tmp_path).publish(at(1), tensors)
+    update = subscriber(tmp_path).newer_than(at(0))
     assert update is not None
     assert {name: tensor.tolist() for name, tensor in update.tensors.items()} == {
         name: tensor.tolist() for name, tensor in tensors.items()
@@ -92,12 +97,12 @@ def test_an_odd_number_of_bytes_travels_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("finished", [True, False])
 def test_subscribers_are_told_that_the_trainer_ended(tmp_path: Path, finished: bool) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
-    publisher.publish(1, payload(1, 8))
+    publisher.publish(at(1), payload(at(1), 8))
     assert (reader.closed, reader.finished) == (False, False)
-    publisher.publish(2, payload(2, 8))
+    publisher.publish(at(2), payload(at(2), 8))
     publisher.close(finished)
     assert (reader.closed, reader.finished) == (True, finished)
-    assert_is_of(reader.newer_than(1), 2, 8)
+    assert_is_of(reader.newer_than(at(1)), at(2), 8)
 
 
 def test_a_publisher_that_never_published_may_close(tmp_path: Path) -> None:
@@ -113,30 +118,30 @@ def test_a_subscriber_waits_for_the_first_version_while_the_trainer_lives(tmp_pa
         nonlocal asked
         asked += 1
         if asked == 3:
-            publisher.publish(7, payload(7, 8))
+            publisher.publish(at(7), payload(at(7), 8))
         return True
 
-    assert_is_of(SharedWeightSubscriber(tmp_path, alive).newer_than(-1), 7, 8)
+    assert_is_of(SharedWeightSubscriber(tmp_path, alive).newer_than(at(-1)), at(7), 8)
     assert asked == 3
 
 
 def test_a_subscriber_does_not_wait_for_a_dead_trainer(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match="the Trainer ended before it published any weights"):
-        SharedWeightSubscriber(tmp_path, lambda: False).newer_than(-1)
+        SharedWeightSubscriber(tmp_path, lambda: False).newer_than(at(-1))
 
 
 def test_the_layout_appears_only_with_a_whole_version(tmp_path: Path) -> None:
     """A reader that finds the layout may read at once."""
     publisher = SharedWeightPublisher(tmp_path)
     with pytest.raises(ValueError):
-        publisher.publish(1, Interrupted(payload(1, 8)))
+        publisher.publish(at(1), Interrupted(payload(at(1), 8)))
     assert not (tmp_path / LAYOUT).exists()
 
 
 def test_no_version_is_torn_or_mislabelled(tmp_path: Path) -> None:
     """Another process publishes without a pause, so that many copies are overtaken while they are made."""
     num_words, enough = 40_000, spawn.Event()
-    seen = [0]
+    seen = [at(0)]
     with running(publish_back_to_back, tmp_path, num_words, enough) as process:
         reader = SharedWeightSubscriber(tmp_path, process.is_alive)
         while not reader.closed:
@@ -177,37 +182,52 @@ class Unwritable:
 # Fails by the time limit: a reader that waits for the end of the write waits for ever.
 def test_a_write_that_never_ended_leaves_the_version_before(tmp_path: Path) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
-    publisher.publish(1, payload(1, 1_000))
-    publisher.publish(2, payload(2, 1_000))
+    publisher.publish(at(1), payload(at(1), 1_000))
+    publisher.publish(at(2), payload(at(2), 1_000))
     with pytest.raises(ValueError, match="interrupted"):
-        publisher.publish(3, Interrupted(payload(3, 1_000)))
-    assert_is_of(reader.newer_than(1), 2, 1_000)
-    assert reader.newer_than(2) is None
-    assert_is_of(subscriber(tmp_path).newer_than(-1), 2, 1_000)
+        publisher.publish(at(3), Interrupted(payload(at(3), 1_000)))
+    assert_is_of(reader.newer_than(at(1)), at(2), 1_000)
+    assert reader.newer_than(at(2)) is None
+    assert_is_of(subscriber(tmp_path).newer_than(at(-1)), at(2), 1_000)
 
 
 @pytest.mark.parametrize("num_interruptions", [1, 2])
 def test_a_publisher_recovers_from_a_write_that_never_ended(tmp_path: Path, num_interruptions: int) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
-    publisher.publish(1, payload(1, 1_000))
-    for version in range(2, 2 + num_interruptions):
+    publisher.publish(at(1), payload(at(1), 1_000))
+    for version in map(at, range(2, 2 + num_interruptions)):
         with pytest.raises(ValueError, match="interrupted"):
             publisher.publish(version, Interrupted(payload(version, 1_000)))
-    for version in (4, 5, 6):
+    for version in map(at, (4, 5, 6)):
         publisher.publish(version, payload(version, 1_000))
-        assert_is_of(reader.newer_than(version - 1), version, 1_000)
+        assert_is_of(reader.newer_than(at(version.step - 1)), version, 1_000)
 
 
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
-    publisher.publish(1, payload(1, 1_000))
+    publisher.publish(at(1), payload(at(1), 1_000))
     path = tmp_path / WEIGHTS
     content = bytearray(path.read_bytes())
-    place = content.index(payload(1, 1_000)["first"].tobytes())
+    place = content.index(payload(at(1), 1_000)["first"].tobytes())
     content[place + 4_000] ^= 1
     path.write_bytes(content)
     with pytest.raises(RuntimeError, match="published weights of version 1 fail their checksum"):
-        reader.newer_than(0)
+        reader.newer_than(at(0))
+
+
+@pytest.mark.parametrize("number", ["epoch", "step"])
+def test_mislabelled_weights_are_refused(tmp_path: Path, number: str) -> None:
+    """The checksum vouches for both numbers of the version, and for which is which."""
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    labels = np.array([2, 3], np.uint64)
+    publisher.publish(Version(2, 3), payload(at(7), 1_000))
+    path = tmp_path / WEIGHTS
+    content = bytearray(path.read_bytes())
+    place = content.index(labels.tobytes()) + (8 if number == "step" else 0)
+    content[place : place + 8] = np.uint64(9).tobytes()
+    path.write_bytes(content)
+    with pytest.raises(RuntimeError, match="fail their checksum"):
+        reader.newer_than(at(0))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -273,7 +293,7 @@ def test_groups_and_reports_arrive_as_they_were(meeting: Path, receiver: SocketG
     for received, sent in zip(received_group.trajectories, group.trajectories, strict=True):
         assert received.response.tokens.tolist() == sent.response.tokens.tolist()
         assert received.response.tokens.dtype == np.int32
-        assert (received.reward, received.version) == (sent.reward, 3)
+        assert (received.reward, received.version) == (sent.reward, at(3))
 
 
 def test_nothing_to_receive_is_an_empty_list(receiver: SocketGroupReceiver) -> None:
@@ -420,14 +440,14 @@ def test_drain_with_nobody_there_returns(receiver: SocketGroupReceiver) -> None:
 
 def test_inline_weights_keep_their_own_copy() -> None:
     weights = InlineWeights()
-    assert weights.newer_than(-1) is None
+    assert weights.newer_than(at(-1)) is None
     tensor = np.zeros(4, np.uint8)
-    weights.publish(2, {"a": tensor})
+    weights.publish(at(2), {"a": tensor})
     tensor += 1
-    update = weights.newer_than(1)
+    update = weights.newer_than(at(1))
     assert update is not None
     assert update.tensors["a"].tolist() == [0, 0, 0, 0]
-    assert weights.newer_than(2) is None
+    assert weights.newer_than(at(2)) is None
     weights.close(finished=True)
     assert (weights.closed, weights.finished) == (True, True)
 
@@ -437,7 +457,7 @@ def test_inline_channels_run_the_searchers_when_asked() -> None:
     weights.on_publish = lambda: groups.send(numbered("published", 0))
     groups.on_wait = lambda: groups.send(numbered("waited for", 0))
     groups.on_drain = lambda: groups.send(numbered("drained", 0))
-    weights.publish(0, {})
+    weights.publish(at(0), {})
     assert [m.source for m in groups.receive(wait=True)] == ["published"], "what is there is not waited for"
     assert groups.receive() == []
     assert [m.source for m in groups.receive(wait=True)] == ["waited for"]

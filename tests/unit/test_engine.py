@@ -20,7 +20,7 @@ from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import export_weights
 from tba.testing import character_tokenizer
-from tba.types import Prompt, Response, TbaError, WeightUpdate
+from tba.types import NEVER_PUBLISHED, Prompt, Response, TbaError, Version, WeightUpdate
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstu")  # with its three special tokens, as many as the models know
 assert len(TOKENIZER) == VOCABULARY
@@ -142,7 +142,7 @@ def test_a_response_ends_with_its_first_end_of_sequence(shared: bool) -> None:
         assert response.finished == (response.tokens[-1] == EOS)
         assert EOS not in response.tokens[:-1]
         assert len(response) == len(response.token_logprobs) <= LIMIT
-        assert response.token_versions == ((-1, len(response)),)
+        assert response.token_versions == ((NEVER_PUBLISHED, len(response)),)
         assert response.text == TOKENIZER.decode(response.tokens.tolist(), skip_special_tokens=True)
         assert "<eos>" not in response.text
         assert response.finished or len(response) == LIMIT
@@ -297,8 +297,8 @@ def test_what_responses_have_in_common_is_computed_once(monkeypatch: pytest.Monk
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def update_from(model: PreTrainedModel, version: int) -> WeightUpdate:
-    return WeightUpdate(version, {name: tensor.copy() for name, tensor in export_weights(model).items()})
+def update_from(model: PreTrainedModel, step: int) -> WeightUpdate:
+    return WeightUpdate(Version(0, step), {name: tensor.copy() for name, tensor in export_weights(model).items()})
 
 
 def load_at(engine: TransformersEngine, updates: dict[int, WeightUpdate]) -> Callable[[], None]:
@@ -321,11 +321,11 @@ def test_tokens_carry_the_version_that_made_them(shared: bool) -> None:
         PROMPTS, 6, between_steps=load_at(engine, {2: update_from(new, 7), 5: update_from(new, 9)})
     )
     old = engine_of(model_of(shared=shared)).generate(PROMPTS, 6)
-    assert engine.version == 9
-    expected_runs = ((-1, 3), (7, 3), (9, LIMIT - 6))
+    assert engine.version == Version(0, 9)
+    expected_runs = ((NEVER_PUBLISHED, 3), (Version(0, 7), 3), (Version(0, 9), LIMIT - 6))
     for response, before in zip(flat(groups), flat(old), strict=True):
         assert sum(count for _, count in response.token_versions) == len(response)
-        assert response.version == -1
+        assert response.version == NEVER_PUBLISHED
         # The runs of a response are those of a full one, cut where it ended.
         assert _cut(expected_runs, len(response)) == response.token_versions
         assert response.tokens[:3].tolist() == before.tokens[:3].tolist()
@@ -334,7 +334,7 @@ def test_tokens_carry_the_version_that_made_them(shared: bool) -> None:
     assert token_lists(groups) != token_lists(old)
 
 
-def _cut(runs: Sequence[tuple[int, int]], length: int) -> tuple[tuple[int, int], ...]:
+def _cut(runs: Sequence[tuple[Version, int]], length: int) -> tuple[tuple[Version, int], ...]:
     expanded = [version for version, count in runs for _ in range(count)][:length]
     return tuple((version, expanded.count(version)) for version in dict.fromkeys(expanded))
 
@@ -343,8 +343,8 @@ def _cut(runs: Sequence[tuple[int, int]], length: int) -> tuple[tuple[int, int],
 def test_loaded_weights_are_sampled_from(shared: bool) -> None:
     new = model_of(shared=shared, seed=1)
     engine = engine_of(model_of(shared=shared))
-    assert engine.version == -1
+    assert engine.version == NEVER_PUBLISHED
     engine.load(update_from(new, 3))
     groups = engine.generate(PROMPTS, 4)
-    assert {response.token_versions for response in flat(groups)} == {((3, len(r)),) for r in flat(groups)}
+    assert {response.token_versions for response in flat(groups)} == {((Version(0, 3), len(r)),) for r in flat(groups)}
     assert token_lists(groups) == token_lists(engine_of(new).generate(PROMPTS, 4))

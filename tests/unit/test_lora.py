@@ -19,7 +19,7 @@ from tba.engines.transformers import TransformersEngine
 from tba.lora import adapter_tensors, add_adapters, merged, restore_adapters, save_merged
 from tba.policy import export_weights, import_weights, load_model, load_tokenizer
 from tba.testing import save_tiny_model
-from tba.types import Prompt, TbaError, WeightUpdate
+from tba.types import Prompt, TbaError, Version, WeightUpdate
 
 pytest.importorskip("peft")
 
@@ -100,7 +100,7 @@ def test_an_engine_samples_from_the_adapters_it_loaded(tmp_path: Path, monkeypat
     folder = str(save_tiny_model(tmp_path))
     trained, own = moved(adapted(load_model(folder))), adapted(load_model(folder), seed=9)
     engine = TransformersEngine(own, load_tokenizer(folder), temperature=0.7, max_new_tokens=8, seed=0)
-    engine.load(WeightUpdate(3, export_weights(trained)))
+    engine.load(WeightUpdate(Version(0, 3), export_weights(trained)))
     prompts = [Prompt("a", "", (5, 6, 7)), Prompt("b", "", (8, 9))]
     responses = engine.generate(prompts, 4)
     sampled_T = torch.cat([torch.from_numpy(r.token_logprobs) for row in responses for r in row])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -31,7 +33,7 @@ from tba.policy import (
     uses_shared_prompt,
 )
 from tba.testing import make_response, save_tiny_model
-from tba.types import Group, TbaError, Trajectory
+from tba.types import Group, Response, TbaError, Trajectory, Version
 
 MIXED: Lengths = [(5, [3, 8, 1]), (2, [6, 6]), (9, [1])]
 
@@ -438,3 +440,54 @@ def test_copies_of_a_response_are_computed_once_and_count_each_time() -> None:
     assert_close(once_GK, each_GK, rtol=1e-10, atol=1e-10)
     gradients = [gradient((weights_GK * sums_GK).sum()) for sums_GK in (once_GK, each_GK)]
     assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Text that the policy did not write
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def partly_written(responses: Sequence[Response], seed: int) -> list[Response]:
+    """The same tokens, of which others wrote some; at least one is the policy's own."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for response in responses:
+        own = rng.random(len(response)) < 0.6
+        own[rng.integers(len(response))] = True
+        versions = tuple((Version(0, 0) if is_own else None, 1) for is_own in own.tolist())
+        found.append(replace(response, token_versions=versions, token_logprobs=response.token_logprobs * own))
+    return found
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@given(sequences=group_lengths, seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+@in_float64()
+def test_what_others_wrote_is_read_and_not_predicted(shared: bool, sequences: Lengths, seed: int) -> None:
+    """The policy's tokens have the log-probabilities that they have in the whole text, and the others have none."""
+    model = pair("llama")[0 if shared else 1]
+    all_own = answered(sequences, seed)
+    mixed = [(prompt, partly_written(responses, seed)) for prompt, responses in all_own]
+    written = torch.from_numpy(np.concatenate([r.written for _, responses in mixed for r in responses]))
+    with torch.no_grad():
+        whole_T = token_logprobs(model, pack(all_own))
+        packed = pack(mixed)
+        assert_close(token_logprobs(model, packed), whole_T[written], rtol=1e-10, atol=1e-10)
+    assert len(packed.target_E) <= int(written.sum())
+    found = Reference(Policy(model), max_tokens=30).token_logprobs(mixed)
+    flat = torch.from_numpy(np.concatenate([r for row in found for r in row]))
+    assert_close(flat, torch.where(written, whole_T, 0.0), rtol=1e-10, atol=1e-10)
+    model.requires_grad_(True)
+
+
+def test_equal_texts_that_different_hands_wrote_are_two_responses() -> None:
+    [(prompt, [response])] = answered([(3, [4])])
+    others = replace(response, token_versions=((Version(0, 0), 2), (None, 1), (Version(0, 0), 1)))
+    trajectories = tuple(Trajectory(r, 0.0, (), r.token_logprobs) for r in (response, others, response))
+    batch = collate([Group(prompt, trajectories)], 1_000)
+    [part] = batch.parts
+    assert len(part.responses) == 2
+    assert batch.length_GK.tolist() == [[4, 3, 4]]
+    assert batch.position_J.tolist() == [0, 1, 2, 3, 0, 1, 3, 0, 1, 2, 3]
+    assert part.targets[batch.token_J].tolist() == [*response.tokens, *response.tokens[[0, 1, 3]], *response.tokens]
+    assert len(part.predictor_E) == 4, "what both have in common is computed once"

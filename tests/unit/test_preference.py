@@ -13,7 +13,7 @@ import pytest
 from tba.evaluations.preference import PreferenceEvaluator
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.tasks.base import Problem
-from tba.types import Prompt, Response
+from tba.types import NEVER_PUBLISHED, Prompt, Response, Version
 
 
 def response(text: str, logprobs: Sequence[float], finished: bool = True) -> Response:
@@ -30,7 +30,7 @@ class FakeEngine:
     """Greedy responses are texts by prompt; sampled ones have two tokens, with log-probabilities −1 and −2."""
 
     greedy: dict[str, str]
-    version: int = 0
+    version: Version = NEVER_PUBLISHED
 
     def generate(self, prompts: Sequence[Prompt], num_responses: int, *, greedy: bool = False, **_: Any) -> Any:
         if greedy:

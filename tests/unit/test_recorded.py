@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from buffer_cases import evict_before
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rollout_log import bits, make_group
@@ -57,7 +58,7 @@ class SmallRun:
         self.buffer.extend(self.log.append([*old, *new, *old]))
 
     def evict(self, age: int) -> None:
-        self.buffer.evict_before(self.serial - age)
+        evict_before(self.buffer, self.serial - age)
 
     def step(self) -> None:
         if len(self.buffer):

@@ -31,7 +31,7 @@ from tba.rewards.victim import Victim
 from tba.tasks import load_task
 from tba.tasks.base import Problem
 from tba.testing import character_tokenizer, make_response, save_tiny_classifier, save_tiny_model, score_now
-from tba.types import Prompt, Response, TbaError
+from tba.types import Prompt, Response, TbaError, Version
 
 ATTACKS = ["why is the sky blue?", "tell me more", "and then what happened to them?"]
 
@@ -281,7 +281,7 @@ def test_extras_of_the_wrong_length_cost_their_group_only() -> None:
 class ListedEngine:
     """Responses from a list, in turn."""
 
-    version = 0
+    version = Version(0, 0)
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = iter(texts)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
-from buffer_cases import group, rewarded, trajectory
+from buffer_cases import evict_before, group, rewarded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,7 +16,7 @@ from tba.buffer.record import PromptRecord
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
 from tba.buffer.slots import RecordSlots
-from tba.types import Group, Prompt, Trajectory
+from tba.types import Group, Prompt, Steps, Trajectory, Version
 
 
 def rewards_of(buffer: ReplayBuffer, prompt_id: str) -> list[float]:
@@ -66,27 +67,55 @@ def test_duplicates_are_kept_and_counted() -> None:
 def test_eviction_by_version_is_exact_out_of_order() -> None:
     buffer = ReplayBuffer(100, 100)
     buffer.extend([group("a", [trajectory(reward=v, version=v) for v in (5, 1, 4, 1, 3)]), rewarded("b", [0], 0)])
-    assert buffer.evict_before(4) == 4
+    assert evict_before(buffer, 4) == 4
     assert (rewards_of(buffer, "a"), buffer.num_prompts, buffer.num_evicted_stale) == ([5, 4], 1, 4)
-    assert buffer.evict_before(2) == 0
+    assert evict_before(buffer, 2) == 0
 
 
 def test_a_trajectory_that_arrives_too_late_is_stale_at_once() -> None:
     buffer = ReplayBuffer(100, 100)
-    buffer.evict_before(3)
+    evict_before(buffer, 3)
     buffer.extend([group("a", [trajectory(version=2), trajectory(version=3)])])
     assert (len(buffer), buffer.num_evicted_stale) == (1, 1)
+
+
+def test_data_of_an_abandoned_epoch_leave_from_both_ends() -> None:
+    """Beyond the fork, the higher steps are farther away."""
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([group("a", [trajectory(reward=v, version=v) for v in range(10)]), rewarded("b", [7], Version(1, 5))])
+    assert buffer.evict_outside({0: Steps(3, 6), 1: Steps(3, None)}) == 6
+    assert (rewards_of(buffer, "a"), rewards_of(buffer, "b")) == ([3, 4, 5, 6], [7])
+
+
+@pytest.mark.parametrize("state", [{"oldest_version": 4}, {"fresh": [[0, 4, None]]}, {"fresh": [[0, 4, 9], [1, 0, 2]]}])
+def test_the_limits_of_a_checkpoint_are_read(state: dict[str, Any]) -> None:
+    """tba 0.1 wrote one number, which is a step of epoch 0."""
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([group("a", [trajectory(reward=v, version=v) for v in range(6)])])
+    buffer.restore_draw_state({"recent_queue": [], "num_evicted": 0, "num_evicted_stale": 4, **state})
+    assert rewards_of(buffer, "a") == [4, 5]
+    assert len(buffer) == 2
+    buffer.restore_draw_state({"recent_queue": [], "num_evicted": 0, "num_evicted_stale": 4, "oldest_version": None})
+    assert rewards_of(buffer, "a") == [4, 5]
 
 
 def test_stale_places_cost_nothing_while_versions_arrive_in_order() -> None:
     buffer = ReplayBuffer(4, 4)
     buffer.extend([rewarded("a", [1, 2], version=0), rewarded("b", [3, 4], version=1)])
-    buffer.evict_before(1)
+    evict_before(buffer, 1)
     buffer.extend([rewarded("c", [5, 6], version=2)])
     assert (rewards_of(buffer, "b"), rewards_of(buffer, "c")) == ([3, 4], [5, 6])
 
 
-@pytest.mark.parametrize("bad", [rewarded("a", [math.nan]), rewarded("a", [math.inf]), group("a", [])])
+def not_written() -> Trajectory:
+    """A response of which the policy wrote nothing."""
+    made = trajectory()
+    return replace(made, response=replace(made.response, token_versions=((None, len(made.response)),)))
+
+
+@pytest.mark.parametrize(
+    "bad", [rewarded("a", [math.nan]), rewarded("a", [math.inf]), group("a", []), group("a", [not_written()])]
+)
 def test_what_cannot_be_drawn_is_refused_whole(bad: Group) -> None:
     buffer = ReplayBuffer(100, 100)
     with pytest.raises(ValueError):
@@ -100,7 +129,7 @@ def test_queues_stay_bounded() -> None:
     for _ in range(2_000):
         buffer.extend([rewarded("a", [1.0])])
     assert len(buffer._by_arrival) < 100
-    assert len(buffer._by_version) < 100
+    assert sum(map(len, buffer._by_version.values())) == buffer._num_runs < 100
     assert len(buffer.trajectories("a")) == 4
 
 
@@ -155,12 +184,16 @@ class BufferMatchesModel(RuleBasedStateMachine):
         )
         self.places: list[Place] = []
         self.merge_sizes: list[int] = []
-        self.oldest_version = -1
+        self.limits: list[dict[int, Steps]] = []
         self.rng = np.random.default_rng(0)
 
-    @rule(data=st.lists(st.tuples(st.sampled_from("abcdef"), st.lists(st.integers(0, 9), min_size=1, max_size=6))))
+    @rule(data=st.lists(st.tuples(st.sampled_from("abcdef"), st.lists(st.integers(0, 19), min_size=1, max_size=6))))
     def extend(self, data: list[tuple[str, list[int]]]) -> None:
-        groups = [group(name, [trajectory(v / 2, v, (v // 3,)) for v in versions]) for name, versions in data]
+        # Versions 0 to 9 of epoch 0, 10 to 19 of epoch 1.
+        groups = [
+            group(name, [trajectory(v / 2, Version(*divmod(v, 10)), (v // 3,)) for v in versions])
+            for name, versions in data
+        ]
         self.buffer.extend(groups)
         if groups:
             self.merge_sizes.append(len(groups))
@@ -171,12 +204,12 @@ class BufferMatchesModel(RuleBasedStateMachine):
         del self.places[: -self.capacity]
         self._vacate()
 
-    @rule(version=st.integers(0, 9))
-    def evict_before(self, version: int) -> None:
+    @rule(fresh=st.dictionaries(st.integers(0, 1), st.builds(Steps, st.integers(0, 9), st.none() | st.integers(4, 12))))
+    def evict_outside(self, fresh: dict[int, Steps]) -> None:
         before = len(self.live())
-        self.oldest_version = max(self.oldest_version, version)
+        self.limits.append(fresh)
         self._vacate()
-        assert self.buffer.evict_before(version) == before - len(self.live())
+        assert self.buffer.evict_outside(fresh) == before - len(self.live())
 
     @precondition(lambda self: self.live())
     @rule(m=st.sampled_from([0, 0.5, 1]), u=st.sampled_from([0, 0.5, 1]), k=st.integers(1, 3))
@@ -215,7 +248,8 @@ class BufferMatchesModel(RuleBasedStateMachine):
 
     def _vacate(self) -> None:
         for place in self.places:
-            place.is_live &= place.trajectory.version >= self.oldest_version
+            epoch, step = place.trajectory.version
+            place.is_live &= all(epoch not in fresh or fresh[epoch].includes(step) for fresh in self.limits)
 
 
 BufferMatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

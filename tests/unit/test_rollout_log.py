@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from buffer_cases import evict_before
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -24,8 +26,9 @@ from tba.buffer import log_files
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
+from tba.buffer.schema import VERSION, VERSION_KEY
 from tba.buffer.table import from_table, to_table
-from tba.types import Group, Prompt, Response, TbaError, Trajectory
+from tba.types import Group, Prompt, Response, TbaError, Trajectory, Version
 
 
 def make_group(number: int, source: str = "searcher-0", prompt_id: str | None = None, size: int = 2) -> Group:
@@ -36,7 +39,8 @@ def make_group(number: int, source: str = "searcher-0", prompt_id: str | None = 
         length = int(rng.integers(0, 6))
         logprobs, reference = rng.normal(size=(2, length)).astype(np.float32)
         tokens = rng.integers(0, 100, length).astype(np.int32)
-        response = Response(tokens, logprobs, ((number, 1), (number + 1, length)), f"réponse {index}", index % 2 == 0)
+        runs = ((Version(0, number), 1), (Version(1, number + 1), length))
+        response = Response(tokens, logprobs, runs, f"réponse {index}", index % 2 == 0)
         trajectories.append(Trajectory(response, float(rng.normal()), (1.0, math.nan), reference))
     prompt = Prompt(prompt_id or f"prompt-{number}", f"quoi {number}?", tuple(range(number % 4)))
     return Group(prompt, tuple(trajectories), source, number)
@@ -89,13 +93,16 @@ def names(folder: Path) -> list[str]:
 
 
 FLOATS = arrays.arrays(np.float32, st.integers(0, 4), elements=st.floats(width=32))
+VERSIONS = st.builds(Version, st.integers(0, 2**40), st.integers(0, 2**40))
 TRAJECTORIES = st.builds(
     Trajectory,
     st.builds(
         Response,
         arrays.arrays(np.int32, st.integers(0, 4)),
         FLOATS,
-        st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 9)), min_size=1, max_size=3).map(tuple),
+        st.lists(st.tuples(st.none() | VERSIONS, st.integers(0, 9)), min_size=1, max_size=3)
+        .filter(lambda runs: any(version is not None for version, _ in runs))
+        .map(tuple),
         st.text(max_size=5),
         st.booleans(),
     ),
@@ -157,8 +164,8 @@ def test_other_programs_read_the_directory(log: RolloutLog, folder: Path) -> Non
     assert list(frame["merge"].unique()) == [0, 1, 2, 3, 4, 5]
     first, row = MERGES[0][0], frame.iloc[0]
     assert row["response"] == first.trajectories[0].response.text
-    assert row["version"] == first.trajectories[0].version
-    assert row["token_versions"][0] == {"version": 0, "num_tokens": 1}
+    assert (row["epoch"], row["version"]) == first.trajectories[0].version
+    assert row["token_versions"][0] == {"epoch": 0, "version": 0, "num_tokens": 1}
     codecs = {p.name: pq.ParquetFile(p).metadata.row_group(0).column(0).compression for p in folder.glob("*.parquet")}
     assert [codecs[name] for name in sorted(codecs)] == ["ZSTD", "ZSTD", "LZ4"]  # joined, joined, a merge since
 
@@ -319,6 +326,55 @@ def test_another_programs_parquet_is_named(log: RolloutLog, folder: Path) -> Non
         list(RolloutLog(folder).read())
 
 
+@pytest.mark.parametrize("number", [0, 6])
+def test_a_file_of_a_newer_tba_is_refused(log: RolloutLog, folder: Path, number: int) -> None:
+    """Whether it is the file that is opened first, the last, or another one."""
+    path = sorted(folder.glob("*.parquet"))[0 if number == 0 else -1]
+    table = pq.read_table(path)
+    newer = {**(table.schema.metadata or {}), VERSION_KEY: str(VERSION + 1).encode()}
+    pq.write_table(table.replace_schema_metadata(newer), path)
+    with pytest.raises(TbaError) as error:
+        list(RolloutLog(folder).read())
+    assert str(error.value) == f"{path} was written by a newer version of tba: update"
+
+
+def as_written_by_0_1(path: Path) -> None:
+    """Take from a file what came with epochs: two fields and the number of the schema."""
+    table = pq.read_table(path)
+    kept = ("version", "num_tokens")
+    runs = [[{name: run[name] for name in kept} for run in row] for row in table["token_versions"].to_pylist()]
+    place = table.schema.get_field_index("token_versions")
+    old_type = pa.list_(pa.struct([(name, pa.int64()) for name in kept]))
+    metadata = {key: value for key, value in table.schema.metadata.items() if key != VERSION_KEY}
+    table = table.set_column(place, "token_versions", pa.array(runs, old_type)).drop_columns(["epoch"])
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def in_epoch_0(merge: list[Group]) -> list[Group]:
+    def of(trajectory: Trajectory) -> Trajectory:
+        runs = trajectory.response.token_versions
+        response = replace(trajectory.response, token_versions=tuple((Version(0, v.step), n) for v, n in runs if v))
+        return replace(trajectory, response=response)
+
+    return [replace(group, trajectories=tuple(map(of, group.trajectories))) for group in merge]
+
+
+@pytest.mark.parametrize("num_old", [1, 2, 3, 4])
+def test_files_of_tba_0_1_are_read_and_joined_with_new_ones(log: RolloutLog, folder: Path, num_old: int) -> None:
+    for path in sorted(folder.glob("*.parquet"))[:num_old]:
+        as_written_by_0_1(path)
+    num_merges = (3, 5, 6, 7)[num_old - 1]
+    wanted = [bits(in_epoch_0(merge)) for merge in MERGES[:num_merges]] + ALL[num_merges:]
+    reopened = RolloutLog(folder)
+    assert all_bits(reopened) == wanted
+    assert list(pd.read_parquet(folder)["merge"].unique()) == list(range(7)), "other programs read the mixture too"
+    reopened.append([make_group(100)])
+    reopened.compact()
+    assert names(folder)[-1] == "000000005-000000007.parquet"
+    reopened.set_aside_after(4)
+    assert all_bits(RolloutLog(folder)) == wanted[:4]
+
+
 def test_a_full_disk_is_an_oserror_and_leaves_the_log_as_it_was(log: RolloutLog, folder: Path) -> None:
     before = names(folder)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -343,14 +399,14 @@ def test_the_log_and_the_draw_state_rebuild_the_buffer(tmp_path: Path) -> None:
     for number in range(30):
         groups = [make_group(3 * number + i, prompt_id=f"p{(number * i) % 5}", size=4) for i in range(3)]
         buffer.extend(log.append(groups))
-        buffer.evict_before(3 * number - 40)
+        evict_before(buffer, 3 * number - 40)
         draw(buffer, rng=rng, inverse_temperature=1.0, **sampling)
         if number % 7 == 6:
             log.compact()
     rebuilt, other_rng = ReplayBuffer(60, 25, recent_groups=4, block_size=2), np.random.default_rng()
     for merge in RolloutLog(tmp_path).read(0, log.position):
         rebuilt.extend(merge)
-    rebuilt.evict_before(3 * 29 - 40)
+    evict_before(rebuilt, 3 * 29 - 40)
     rebuilt.restore_draw_state(json.loads(json.dumps(buffer.draw_state())))
     other_rng.bit_generator.state = rng.bit_generator.state
     assert len(rebuilt) == len(buffer)

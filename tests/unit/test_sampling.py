@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from buffer_cases import assert_frequencies, group, plackett_luce, rewarded, trajectory
+from buffer_cases import assert_frequencies, evict_before, group, plackett_luce, rewarded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,7 +113,7 @@ def test_responses_of_a_long_list_follow_the_mixture(u: float, max_draws: int, m
     arriving = [9.0, *kept[:3], -0.01, kept[3], -0.02, -0.03, *kept[4:]]
     buffer = ReplayBuffer(100, len(arriving) - 1, block_size=2)
     buffer.extend([group("a", [trajectory(reward, versions.get(reward, 1)) for reward in arriving])])
-    buffer.evict_before(1)
+    evict_before(buffer, 1)
     groups = draws(buffer, num_groups=NUM_DRAWS, uniform_fraction=u)
     assert buffer._records["a"]._sums is not None
     assert_frequencies(order_counts(groups, kept), plackett_luce(mixture(kept, u), 2))
@@ -165,7 +165,7 @@ def test_prompts_are_uniform_whatever_their_size_and_history() -> None:
     buffer = ReplayBuffer(100, 10)
     buffer.extend([rewarded("gone", [0.0], version=0)])
     buffer.extend([rewarded("a", range(10), version=1), rewarded("b", [5.0], version=2), rewarded("c", [1, 2])])
-    buffer.evict_before(1)
+    evict_before(buffer, 1)
     counts = Counter(g.prompt.id for g in draws(buffer, num_groups=NUM_DRAWS))
     assert_frequencies(counts, {"a": 1 / 2, "b": 1 / 2})
 
@@ -247,7 +247,7 @@ def test_without_recent_ones_the_whole_buffer_serves() -> None:
     buffer = ReplayBuffer(100, 100)
     buffer.extend([rewarded("a", [1.0], version=5)])
     buffer.extend([rewarded("b", [2.0], version=1), rewarded("c", [2.0], version=5)])
-    buffer.evict_before(2)
+    evict_before(buffer, 2)
     assert {g.prompt.id for g in draws(buffer, recent_fraction=1.0)} == {"c"}
     buffer.extend([rewarded("b", [2.0], version=1)])
     assert {g.prompt.id for g in draws(buffer, num_groups=50, recent_fraction=1.0)} == {"a", "c"}
@@ -258,7 +258,7 @@ def test_an_empty_buffer_cannot_be_drawn_from() -> None:
     with pytest.raises(ValueError, match="empty"):
         draws(buffer)
     buffer.extend([rewarded("a", [1.0])])
-    buffer.evict_before(1)
+    evict_before(buffer, 1)
     with pytest.raises(ValueError, match="empty"):
         draws(buffer, recent_fraction=1.0)
 
@@ -282,7 +282,7 @@ class Session:
     def take(self, step: Any) -> list[list[int]]:
         """Identities of what was drawn, if anything was."""
         if isinstance(step, int):
-            self.buffer.evict_before(step)
+            evict_before(self.buffer, step)
         elif step == "draw" and len(self.buffer):
             groups = draws(self.buffer, self.rng, recent_fraction=0.5, inverse_temperature=0.7)
             return [[id(t) for t in g.trajectories] for g in groups]
@@ -337,10 +337,10 @@ def test_sums_kept_and_sums_made_anew_are_equal_to_the_bit() -> None:
     for merge in merges:
         first.extend(merge)
         draws(first, group_size=16)
-        first.evict_before(merge[0].trajectories[0].version - 40)
+        evict_before(first, merge[0].trajectories[0].version.step - 40)
     for merge in merges:
         other.extend(merge)
-    other.evict_before(49)
+    evict_before(other, 49)
     for number in range(50):
         a, b = (draws(buffer, np.random.default_rng(number), group_size=16) for buffer in (first, other))
         assert [[id(t) for t in g.trajectories] for g in a] == [[id(t) for t in g.trajectories] for g in b]

@@ -11,7 +11,7 @@ import pytest
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.search_metrics import SearchTally
 from tba.testing import score_now
-from tba.types import Response
+from tba.types import Response, Version
 
 REQUEST = ScoreRequest("p", "1+1=", ("a", "b", "c", "d"), ((1,), (2,), (3,), (4,)), (True,) * 4, {}, False)
 
@@ -43,7 +43,7 @@ def means(*functions: Any, num_groups: int = 3) -> dict[str, Any]:
     for _ in range(num_groups):
         scores = score_now(named, REQUEST)
         tally.count(FOUR, VIEW, scores, list(named))
-    return {name: value for name, value in tally.values(0, {}).items() if name.startswith("rewards/")}
+    return {name: value for name, value in tally.values(Version(0, 0), {}).items() if name.startswith("rewards/")}
 
 
 def test_the_mean_of_a_function_is_over_the_responses_it_applies_to() -> None:
@@ -60,7 +60,7 @@ def test_the_mean_of_a_function_counts_responses_and_not_groups() -> None:
     for values in ([2.0, math.nan, math.nan, math.nan], [4.0, 4.0, 4.0, math.nan]):
         rewards = tuple(None if math.isnan(value) else value for value in values)
         tally.count(FOUR, VIEW, Scores(rewards, tuple((value,) for value in values), ()), ["r"])
-    assert tally.values(0, {})["rewards/r/mean"] == pytest.approx(14 / 4)
+    assert tally.values(Version(0, 0), {})["rewards/r/mean"] == pytest.approx(14 / 4)
 
 
 def record(*groups: tuple[list[list[float]], list[list[float]], bool]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def record(*groups: tuple[list[list[float]], list[list[float]], bool]) -> dict[s
             ["r"],
             on_policy=on_policy,
         )
-    return tally.values(0, {})
+    return tally.values(Version(0, 0), {})
 
 
 def test_kl_is_the_mean_log_ratio_of_a_response() -> None:
@@ -109,7 +109,7 @@ def test_counts_lengths_and_the_share_that_was_cut() -> None:
     tally.count(responses, views, Scores((1.0, None), ((1.0,), (math.nan,)), ()), ["r"])
     tally.count(responses, views, Scores((2.0, 6.0), ((2.0,), (6.0,)), ()), ["r"])
     tally.count_dropped_group()
-    found = tally.values(7, {"generate": 1.5})
+    found = tally.values(Version(0, 7), {"generate": 1.5})
     wanted = {"version": 7, "groups": 2, "groups_dropped": 1, "groups_skipped": 0, "tokens": 16, "failed": 1}
     wanted |= {"reward": 3.0, "rewards/r/mean": 3.0, "completions/mean_length": 4.0, "completions/clipped_ratio": 0.5}
     assert {name: found[name] for name in wanted} == wanted

@@ -16,7 +16,7 @@ from tba.rewards.scoring import ScoreRequest, Scores
 from tba.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
 from tba.testing import make_response
-from tba.types import Group, Prompt
+from tba.types import NEVER_PUBLISHED, Group, Prompt, Version
 
 PROBLEMS = [Problem(Prompt(str(i), "", (1,)), "", {}) for i in range(4)]
 BATCH, NUM_BATCHES = 2, 30
@@ -26,16 +26,16 @@ class Counting:
     """Numbers the batches it generates by their version, each after some seconds of a clock of its own; the reference
     is as good as any."""
 
-    version = -1
+    version = NEVER_PUBLISHED
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def monotonic(self) -> float:
-        return (self.version + 1) * self._seconds
+        return (self.version.step + 1) * self._seconds
 
     def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Any]]:
-        self.version += 1
+        self.version = Version(0, self.version.step + 1)
         return [[make_response([1], version=self.version) for _ in range(num_responses)] for _ in prompts]
 
     def token_logprobs(self, answered: Sequence[Any]) -> list[list[Any]]:
@@ -78,7 +78,7 @@ class Ages:
 
     def send(self, message: Any) -> None:
         if isinstance(message, Group):
-            self.ages.append(self._engine.version - message.trajectories[0].version)
+            self.ages.append(self._engine.version.step - message.trajectories[0].version.step)
         elif message.kind == "event":
             self.events.append(message.values)
 

@@ -24,7 +24,7 @@ def group(rewards: Sequence[float], ages: Sequence[int]) -> Group:
 
 
 def record(groups: Sequence[Group], advantages: Sequence[Sequence[float]]) -> dict[str, Any]:
-    ages = np.array([[VERSION - t.version for t in group.trajectories] for group in groups])
+    ages = np.array([[VERSION - t.version.step for t in group.trajectories] for group in groups])
     return step_metrics(groups, ages, np.array(advantages, dtype=np.float64))
 
 

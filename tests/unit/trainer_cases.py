@@ -15,6 +15,7 @@ from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.epochs import Epochs
 from tba.learn.learner import LocalLearner
 from tba.metrics import Metrics
 from tba.objectives import ObjectiveConfig
@@ -23,7 +24,7 @@ from tba.optimization import Optimization
 from tba.policy import Policy, load_model, load_tokenizer
 from tba.testing import make_group
 from tba.trainer import Trainer
-from tba.types import Group
+from tba.types import Group, Version
 
 GROUP_SIZE = 3
 
@@ -56,6 +57,7 @@ def trainer_in(
         buffer=ReplayBuffer(1_000, 100),
         log=RolloutLog(run / "rollouts"),
         draws=DrawLog(run),
+        epochs=Epochs.read(run),
         weights=InlineWeights(),
         groups=InlineGroups(),
         metrics=Metrics(run),
@@ -72,7 +74,7 @@ def model_of(trainer: Trainer) -> PreTrainedModel:
     return trainer.learner.policy.model
 
 
-def random_groups(count: int, *, version: int = 0, seed: int = 0, reward: float | None = None) -> list[Group]:
+def random_groups(count: int, *, version: Version | int = 0, seed: int = 0, reward: float | None = None) -> list[Group]:
     """Groups of very different lengths."""
     rng = np.random.default_rng(seed)
 

@@ -28,7 +28,7 @@ from tba.engines.transformers import stop_tokens
 from tba.policy import export_weights, load_model
 from tba.rewards.functions import resolve
 from tba.tasks.base import Task
-from tba.types import WeightUpdate
+from tba.types import Version, WeightUpdate
 
 VLLM_CONTEXT = 256
 
@@ -45,7 +45,7 @@ def main() -> None:
         evaluate = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer)
 
         def accuracy(model: Any, step: int) -> float:
-            engine.load(WeightUpdate(step, export_weights(model)))
+            engine.load(WeightUpdate(Version(0, step), export_weights(model)))
             return float(evaluate().values["accuracy"])
 
         clock = Clock(accuracy, options)

@@ -1,0 +1,72 @@
+"""The columns of the rollout log's files, and how the columns of earlier versions of tba become those of today."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tba.types import TbaError
+
+VERSION_KEY = b"tba.schema_version"
+"""Where a file's footer says which columns it has. Files of tba 0.1 do not say, and have those of version 1."""
+VERSION = 2
+
+
+def _columns(token_versions: list[str], **others: pa.DataType) -> dict[str, pa.DataType]:
+    return {
+        "merge": pa.int64(),
+        "source": pa.string(),
+        "serial": pa.int64(),
+        "prompt_id": pa.string(),
+        "prompt": pa.string(),
+        "prompt_tokens": pa.list_(pa.int32()),
+        "response": pa.string(),
+        "tokens": pa.list_(pa.int32()),
+        "token_logprobs": pa.list_(pa.float32()),
+        "reference_token_logprobs": pa.list_(pa.float32()),
+        **others,
+        "version": pa.int64(),
+        "token_versions": pa.list_(pa.struct([pa.field(name, pa.int64()) for name in token_versions])),
+        "reward": pa.float64(),
+        "reward_parts": pa.list_(pa.float64()),
+        "finished": pa.bool_(),
+    }
+
+
+SCHEMA = pa.schema(_columns(["epoch", "version", "num_tokens"], epoch=pa.int64()))
+"""`merge` numbers the syncs at which rows came in. `epoch` and `version`, which is a step of the epoch, are the oldest
+of `token_versions`; there both are null for tokens that the policy did not write."""
+_SCHEMA_1 = pa.schema(_columns(["version", "num_tokens"]))
+_SCHEMAS = {1: _SCHEMA_1, 2: SCHEMA}
+
+
+def schema_version(schema: pa.Schema, name: str) -> int:
+    """Which version of the columns a file has. TbaError, with the file's name, if it is one that we do not know."""
+    version = int((schema.metadata or {}).get(VERSION_KEY, 1))
+    if version > VERSION:
+        raise TbaError(f"{name} was written by a newer version of tba: update")
+    if not schema.equals(_SCHEMAS[version]):
+        raise ValueError("its columns are not those of a rollout log")
+    return version
+
+
+def upgraded(table: pa.Table, version: int) -> pa.Table:
+    """A table as it was read, with the columns of today. Before there were epochs, all was of epoch 0 and written by
+    the policy."""
+    if version == VERSION:
+        return table
+    columns: dict[str, Any] = {name: table[name] for name in table.column_names}
+    columns["epoch"] = pa.array(np.zeros(table.num_rows, np.int64))
+    columns["token_versions"] = pa.chunked_array(
+        [_with_epoch_0(chunk) for chunk in columns["token_versions"].chunks], SCHEMA.field("token_versions").type
+    )
+    return pa.table({name: columns[name] for name in SCHEMA.names}, schema=SCHEMA)
+
+
+def _with_epoch_0(lists: Any) -> Any:
+    steps, counts = lists.values.flatten()
+    epochs = pa.array(np.zeros(len(steps), np.int64))
+    runs: Any = pa.StructArray.from_arrays([epochs, steps, counts], ["epoch", "version", "num_tokens"])
+    return pa.ListArray.from_arrays(lists.offsets, runs)
