@@ -12,51 +12,21 @@ import torch
 from float64 import in_float64, to_float64
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.testing import assert_close
-from trainer_cases import learner_in, parameters
+from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, parameters
 
 from tba.learn.base import StepResult
 from tba.learn.learner import LocalLearner
-from tba.objectives import ObjectiveConfig
-from tba.objectives.own import Settings as OwnSettings
-from tba.objectives.trajectory_balance import Settings as VarGrad
-from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
-from tba.testing import make_group, save_tiny_model
+from tba.testing import save_tiny_model
 from tba.types import Group
 
-ROOT = Path(__file__).parents[2]
-OWN = f"{ROOT / 'examples' / 'own_objective' / 'objectives.py'}:ClippedPolicyGradient"
-OBJECTIVES: dict[str, ObjectiveConfig] = {
-    "trajectory balance": VarGrad(beta=0.1),
-    "learned log Z": LearnedLogZ(beta=0.1, log_z_learning_rate=0.05),
-    "own, by tokens": OwnSettings(kind=OWN, clip=0.02),
-}
 WHOLE = 1_000_000
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_tiny_model(tmp_path_factory.mktemp("tiny")))
-
-
-def groups_with_copies(count: int, seed: int, group_size: int = 6) -> list[Group]:
-    """Responses of very different lengths, some of them more than once."""
-    rng = np.random.default_rng(seed)
-
-    def tokens(longest: int) -> list[int]:
-        return rng.integers(3, 40, rng.integers(1, longest + 1)).tolist()
-
-    groups = []
-    for i in range(count):
-        some = [tokens(20) for _ in range(group_size - 1)]
-        groups.append(make_group(tokens(9), [*some, some[0]], rng.random(group_size), prompt_id=str(i), serial=i + 1))
-    return groups
-
-
-def ages(groups: Sequence[Group]) -> NDArray[np.int64]:
-    return np.zeros((len(groups), len(groups[0].trajectories)), dtype=np.int64)
 
 
 def gradients(learner: LocalLearner, groups: Sequence[Group]) -> tuple[StepResult, dict[str, Tensor]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from tba.activity import Activity
@@ -19,13 +21,23 @@ from tba.epochs import Epochs
 from tba.learn.learner import LocalLearner
 from tba.metrics import Metrics
 from tba.objectives import ObjectiveConfig
-from tba.objectives.trajectory_balance import Settings
+from tba.objectives.own import Settings as OwnSettings
+from tba.objectives.trajectory_balance import Settings as VarGrad
+from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
 from tba.optimization import Optimization
 from tba.policy import Policy, load_model, load_tokenizer
 from tba.testing import make_group
 from tba.trainer import Trainer
 from tba.types import Group, Version
 
+ROOT = Path(__file__).parents[2]
+OWN = f"{ROOT / 'examples' / 'own_objective' / 'objectives.py'}:ClippedPolicyGradient"
+OBJECTIVES: dict[str, ObjectiveConfig] = {
+    "trajectory balance": VarGrad(beta=0.1),
+    "learned log Z": LearnedLogZ(beta=0.1, log_z_learning_rate=0.05),
+    "own, by tokens": OwnSettings(kind=OWN, clip=0.02),
+}
+"""One of each kind."""
 GROUP_SIZE = 3
 
 
@@ -34,7 +46,7 @@ def learner_in(
 ) -> LocalLearner:
     config = TrainerConfig(learning_rate=1e-2, **settings)
     policy = Policy(load_model(folder, attention=attention), temperature=0.8)
-    made = (objective or Settings(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
+    made = (objective or VarGrad(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
     return LocalLearner(
         policy,
         load_tokenizer(folder),
@@ -92,6 +104,24 @@ def random_groups(count: int, *, version: Version | int = 0, seed: int = 0, rewa
         )
         for i in range(count)
     ]
+
+
+def groups_with_copies(count: int, seed: int, group_size: int = 6) -> list[Group]:
+    """Responses of very different lengths, some of them more than once."""
+    rng = np.random.default_rng(seed)
+
+    def tokens(longest: int) -> list[int]:
+        return rng.integers(3, 40, rng.integers(1, longest + 1)).tolist()
+
+    groups = []
+    for i in range(count):
+        some = [tokens(20) for _ in range(group_size - 1)]
+        groups.append(make_group(tokens(9), [*some, some[0]], rng.random(group_size), prompt_id=str(i), serial=i + 1))
+    return groups
+
+
+def ages(groups: Sequence[Group]) -> NDArray[np.int64]:
+    return np.zeros((len(groups), len(groups[0].trajectories)), dtype=np.int64)
 
 
 def parameters(model: PreTrainedModel) -> dict[str, torch.Tensor]:
