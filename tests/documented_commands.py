@@ -1,4 +1,5 @@
-"""Finds the `tba …` commands that pages, examples and configurations show, and says what is wrong with each.
+"""Finds the `tba …` and `python -m benchmarks …` commands that pages, examples and configurations show, and says what
+is wrong with each.
 
 Nothing is run. Upper-case words, `…` and words in brackets are placeholders.
 """
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tba.benchmarks.suite import PARTS
+from benchmarks.__main__ import parser
+from benchmarks.suite import COMMAND, PARTS
 from tba.cli import COMMANDS, main
 from tba.config import Config, load_config
 from tba.config_help import setting_names
@@ -31,6 +33,7 @@ FREE_TABLES = ("--task.settings.",)
 NO_SETTINGS = ("model.generate",)
 """Looks like a setting, and is a method of transformers."""
 FILES = (".py", ".toml", ".jsonl", ".json", ".md")
+OURS = (("tba",), (COMMAND,))
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,13 @@ def split(text: str) -> list[tuple[str, ...]]:
             words = list(lexer)
         except ValueError:  # prose with an apostrophe
             continue
-        found += [part for part in simple_commands(words) if part[:1] == ("tba",) and len(part) > 1]
+        found += [part for part in map(with_one_name, simple_commands(words)) if part[:1] in OURS and len(part) > 1]
     return found
+
+
+def with_one_name(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The three words that run the benchmarks as one."""
+    return (COMMAND, *words[3:]) if " ".join(words[:3]) == COMMAND else words
 
 
 def simple_commands(words: list[str]) -> Iterator[tuple[str, ...]]:
@@ -111,6 +119,8 @@ def simple_commands(words: list[str]) -> Iterator[tuple[str, ...]]:
 
 def fault(command: Command) -> str | None:
     """What would go wrong if one typed it; None if nothing is known to."""
+    if command.words[0] == COMMAND:
+        return benchmark_fault(command)
     if command.name not in COMMANDS:
         return f"there is no command {command.name!r}" if is_literal(command.name) else None
     known = options_of(command.name)
@@ -122,9 +132,20 @@ def fault(command: Command) -> str | None:
     return positional_fault(command) or (None if command.has_placeholders else parser_fault(command))
 
 
+def benchmark_fault(command: Command) -> str | None:
+    known = {option for action in parser()._actions for option in action.option_strings}
+    unknown = [option for option in command.options if option not in known]
+    if unknown:
+        return f"{COMMAND} has no {unknown[0]}"
+    first = command.words[1]
+    is_known = not is_literal(first) or first in {*PARTS, "page", "profile"}
+    return None if is_known else f"there is no benchmark {first!r}"
+
+
 def unknown_options(path: Path) -> list[str]:
     """Options that a page names by themselves, as in `--task.num-eval 8`, and no command has."""
     known = {option for name in COMMANDS for option in options_of(name)}
+    known |= {option for action in parser()._actions for option in action.option_strings}
     words = [word for piece in shown(path) for word in re.findall(r"^--[a-z][\w.-]*(?!…)\b", piece)]
     return [word for word in words if word not in known and not word.startswith(FREE_TABLES)]
 
@@ -159,10 +180,8 @@ def options_of(name: str) -> frozenset[str]:
 
 
 def positional_fault(command: Command) -> str | None:
-    """A benchmark, a model to fetch, a configuration: those that are named must be there."""
+    """A model to fetch that is named must be there."""
     first = command.words[2] if len(command.words) > 2 else ""
-    if command.name == "bench" and is_literal(first) and first not in {*PARTS, "page", "profile"}:
-        return f"there is no benchmark {first!r}"
     if command.name == "fetch" and is_literal(first) and first not in MODELS:
         return f"there is nothing to fetch called {first!r}"
     return None

@@ -188,7 +188,7 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
 
 
 def test_nobody_below_knows_the_launchers_or_the_command_line() -> None:
-    above = under("build", "launch", "api", "cli", "display", "benchmarks", "supervised")
+    above = under("build", "launch", "api", "cli", "display", "supervised")
     below = set(MODULES) - above - {""}
     assert {module: ours(module) & above for module in below if ours(module) & above} == {}
     assert not ours("build") & (above - {"build"})

@@ -35,14 +35,13 @@ def files_of(title: str) -> set[str]:
 
 @cache
 def mentions() -> dict[str, tuple[set[str], set[str]]]:
-    """Variables and texts of every file, benchmarks apart."""
+    """Variables and texts of every file of the package."""
     found = {}
     for path in sorted((ROOT / "tba").rglob("*.py")):
-        if "benchmarks" not in path.parts:
-            nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-            variables = {node.id for node in nodes if isinstance(node, ast.Name)}
-            texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-            found[str(path.relative_to(ROOT))] = (variables, texts)
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        variables = {node.id for node in nodes if isinstance(node, ast.Name)}
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        found[str(path.relative_to(ROOT))] = (variables, texts)
     return found
 
 

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from documented_commands import Command, commands_in, fault, split, unknown_options, unknown_settings
+from documented_commands import COMMAND, Command, commands_in, fault, split, unknown_options, unknown_settings
 
 from tba.extras import EXTRAS, install_hint
 
@@ -26,7 +26,8 @@ def test_commands_are_found() -> None:
     """The guard of the guards."""
     places = {command.place for command in COMMANDS}
     assert {"README.md", "docs/tasks-tldr.md", "configs/smollm2-gsm8k.toml", "examples/own_reward/train.py"} <= places
-    assert {command.name for command in COMMANDS} >= {"train", "eval", "sft", "fetch", "bench", "status", "compare"}
+    assert {command.name for command in COMMANDS} >= {"train", "eval", "sft", "fetch", "status", "compare"}
+    assert COMMAND in {command.words[0] for command in COMMANDS}
     assert len(COMMANDS) > 60
 
 
@@ -52,9 +53,10 @@ def test_variables_loops_and_continued_lines_are_understood() -> None:
         "tba sft m --output o",
         "tba classifier m --task tldr --data d --output o",
         "tba compare runs/A --picture f.png",
-        "tba bench speed",
-        "tba bench page --results r --fast",
         "tba fetch smollm3",
+        "tba bench generation",
+        "python -m benchmarks speed",
+        "python -m benchmarks page --results r --fast",
     ],
 )
 def test_a_wrong_command_is_found(wrong: str) -> None:

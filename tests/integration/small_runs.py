@@ -52,8 +52,15 @@ def arguments(config: Config, *, without: str = "") -> list[str]:
 
 
 def tba(*words: str, cwd: Path | None = None, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    return run_module("tba.cli", *words, cwd=cwd, timeout=timeout)
+
+
+def run_module(
+    module: str, *words: str, cwd: Path | None = None, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """`python -m MODULE …`, to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "tba.cli", *words], capture_output=True, text=True, cwd=cwd, timeout=timeout
+        [sys.executable, "-m", module, *words], capture_output=True, text=True, cwd=cwd, timeout=timeout
     )
 
 

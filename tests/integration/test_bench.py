@@ -1,4 +1,4 @@
-"""`tba bench` as a command. What it measures is not tested: speed belongs to the benchmarks themselves."""
+"""`python -m benchmarks` as a command. What it measures is not tested: speed belongs to the benchmarks themselves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from small_runs import tba
+from small_runs import run_module
 
-from tba.benchmarks.race import EASY, NEVER, Arrival, _row
-from tba.benchmarks.report import Row, at_least, at_most, ratio_of
-from tba.benchmarks.suite import NOTES, PARTS, _keep, run_parts, write_page
+from benchmarks.race import EASY, NEVER, Arrival, _row
+from benchmarks.report import Row, at_least, at_most, ratio_of
+from benchmarks.suite import NOTES, PARTS, _keep, command, run_parts, write_page
 from tba.types import TbaError
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ PUBLISHED = ROOT / "docs" / "benchmarks"
 
 
 def test_profile_writes_chrome_traces(tmp_path: Path) -> None:
-    done = tba("bench", "profile", "--output", str(tmp_path))
+    done = run_module("benchmarks", "profile", "--output", str(tmp_path), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     for name in ("training", "generation"):
         names = {event.get("name") for event in json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"]}
@@ -31,10 +31,10 @@ def test_profile_writes_chrome_traces(tmp_path: Path) -> None:
 def test_mistakes_are_told_in_one_line() -> None:
     for arguments, expected in (
         (("nothing",), "no benchmark 'nothing'"),
-        (("--fast",), "does not know '--fast'"),
+        (("--fast",), "unrecognized arguments: --fast"),
         (("page", "--page", "p.md", "--results", "nowhere"), "no results under nowhere"),
     ):
-        done = tba("bench", *arguments)
+        done = run_module("benchmarks", *arguments, cwd=ROOT)
         assert done.returncode == 2
         assert expected in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
@@ -49,11 +49,11 @@ def test_the_page_is_made_of_what_was_kept(tmp_path: Path) -> None:
     write_page(tmp_path, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text("utf-8")
     assert "## Training step" in page
-    assert "`tba bench training --full`, 1.5 min" in page
+    assert "`python -m benchmarks training --full`, 1.5 min" in page
     assert "at least 3 ✓" in page
     assert "at most 0.5 ✗" in page
     assert all(f"## {title}" not in page for name, title in PARTS.items() if name != "training")
-    with pytest.raises(TbaError, match="run tba bench first"):
+    with pytest.raises(TbaError, match="run python -m benchmarks first"):
         write_page(tmp_path / "empty", tmp_path / "page.md")
 
 
@@ -70,9 +70,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         asked.append(full)
         return [at_least(1.0, "speed", "2 tok/s", "1 tok/s", 2.0 if full else 1.5, "one run")]
 
-    monkeypatch.setattr(
-        "tba.benchmarks.suite.importlib", SimpleNamespace(import_module=lambda _: SimpleNamespace(run=run))
-    )
+    monkeypatch.setattr("benchmarks.suite.importlib", SimpleNamespace(import_module=lambda _: SimpleNamespace(run=run)))
     return asked
 
 
@@ -98,7 +96,7 @@ def test_a_file_that_holds_no_results_is_not_replaced(tmp_path: Path, measured: 
 
 def test_quick_and_full_results_of_make_go_to_different_places() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    commands = [line for line in makefile.splitlines() if "tba bench" in line]
+    commands = [line for line in makefile.splitlines() if "-m benchmarks" in line]
     assert [("--full" in line, "docs/" in line) for line in commands] == [(False, False), (True, True)]
 
 
@@ -135,7 +133,8 @@ def test_the_published_page_is_made_of_the_published_results(tmp_path: Path) -> 
 def test_published_results_are_as_a_program_writes_them(path: Path) -> None:
     """Full ones, under the command that makes them, in cells that a reader can take in."""
     kept = json.loads(path.read_text("utf-8"))
-    assert kept["command"] == f"tba bench {path.stem} --full"
+    # Before benchmarks left the package, the command line ran them.
+    assert kept["command"] in (command(path.stem, full=True), f"tba bench {path.stem} --full")
     assert kept["full"] is True
     for row in (Row(**row) for row in kept["rows"]):
         assert all(len(cell) <= 100 for cell in (row.name, row.ours, row.other, row.spread, row.measured))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tba.benchmarks.report import Row, at_least, at_most, ratio_of
-from tba.benchmarks.runs import Finished, accuracy_of, embedded_run, run_embedded
+from benchmarks.report import Row, at_least, at_most, ratio_of
+from benchmarks.runs import Finished, accuracy_of, embedded_run, run_embedded
 from tba.checkpoint import list_checkpoints
 
 NUM_STEPS = 40

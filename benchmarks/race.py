@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from benchmarks.models import smollm2_path
+from benchmarks.peers import trl_run
+from benchmarks.report import Row, at_least, ratio_of
+from benchmarks.runs import accuracy_of, embedded_run
+from benchmarks.vllm import vllm_python
 from tba.api import start
-from tba.benchmarks.models import smollm2_path
-from tba.benchmarks.peers import trl_run
-from tba.benchmarks.report import Row, at_least, ratio_of
-from tba.benchmarks.runs import accuracy_of, embedded_run
-from tba.benchmarks.vllm import vllm_python
 from tba.checkpoint import list_checkpoints
 from tba.config import load_config
 from tba.metrics import read_metrics

@@ -1,4 +1,4 @@
-"""Where time goes: `tba bench profile` writes Chrome traces of a training step and of a batch of generation."""
+"""Where time goes: `python -m benchmarks profile` writes Chrome traces of a training step and of generation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.table import Table
 from torch.profiler import profile
 from transformers import PreTrainedModel
 
+from benchmarks.models import balance_of, group, large, prompts, small
 from tba.attention import SHARED_PROMPT
-from tba.benchmarks.models import balance_of, group, large, prompts, small
 from tba.engines.transformers import TransformersEngine
 from tba.policy import Policy, load_tokenizer
 

@@ -1,6 +1,6 @@
 """TRL's GRPO on a model and a task of ours, until a held-out accuracy is reached.
 
-    python -m tba.benchmarks.peers.trl_run --target 0.95 --sections '{"task": {"difficulty": "easy"}}' \
+    python -m benchmarks.peers.trl_run --target 0.95 --sections '{"task": {"difficulty": "easy"}}' \
         [--learning-rate 4e-4] [--num-prompts 16] [--vllm]
 
 With `--vllm` it generates with vLLM in its own process (TRL's `colocate`; its server needs CUDA). Sections are those of
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from tba.benchmarks.peers import vllm_generate
+from benchmarks.peers import vllm_generate
 from tba.build import build_engine, build_evaluator, build_scorer, build_task
 from tba.config import Config, load_config
 from tba.engines.transformers import stop_tokens

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tba.benchmarks.generation import (
+from benchmarks.generation import (
     LARGE_PROMPT,
     NUM_PROMPTS,
     NUM_RESPONSES,
@@ -21,10 +21,10 @@ from tba.benchmarks.generation import (
     rate,
     share,
 )
-from tba.benchmarks.machine import one_core
-from tba.benchmarks.models import LARGE, large
-from tba.benchmarks.peers import vllm_generate
-from tba.benchmarks.report import Row, at_least, ratio_of
+from benchmarks.machine import one_core
+from benchmarks.models import LARGE, large
+from benchmarks.peers import vllm_generate
+from benchmarks.report import Row, at_least, ratio_of
 from tba.types import TbaError
 
 VLLM_PYTHON = "TBA_VLLM_PYTHON"

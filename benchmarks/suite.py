@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tba.benchmarks.report import Row, markdown
+from benchmarks.report import Row, markdown
 from tba.types import TbaError
 
 PARTS = {
@@ -29,14 +29,17 @@ PARTS = {
 }
 """Modules here with `run(full)`, and their headings."""
 
+COMMAND = "python -m benchmarks"
+"""How these are run, at the root of the repository."""
+
 NOTES = "notes.md"
 """Beside the results: what people say about them, a section for each benchmark."""
 
 HEAD = """\
 # Benchmarks
 
-<!-- Written by `tba bench page`. The tables come from the results in benchmarks/*.json, which programs wrote; the
-commentary comes from benchmarks/notes.md. Edit neither this page nor the results. -->
+<!-- Written by `python -m benchmarks page`. The tables come from the results in benchmarks/*.json, which programs
+wrote; the commentary comes from benchmarks/notes.md. Edit neither this page nor the results. -->
 
 Every row is a ratio within one run on one machine: both sides run in turn, so that a noisy minute hits both. The spread
 is the range over repetitions. ✓ and ✗ say whether the target was met in that run. Tables hold what a program measured,
@@ -45,7 +48,8 @@ and nothing else; commentary was written by hand and is marked as such.
 `make bench` measures the quick form of each benchmark and writes results and page to `build/benchmarks`.
 `make bench-full` measures the full form, with longer runs, more repetitions and the peers, and writes this page. It
 needs TRL (`pip install -e '.[trl]'`), vLLM (`make vllm`, then `TBA_VLLM_PYTHON`) and SmolLM2 (`tba fetch smollm2`, then
-`TBA_SMOLLM2`). `tba bench NAME --full --results docs/benchmarks --page docs/benchmarks.md` measures one again.
+`TBA_SMOLLM2`). `python -m benchmarks NAME --full --results docs/benchmarks --page docs/benchmarks.md` measures one
+again.
 """
 
 
@@ -64,7 +68,7 @@ def run_parts(names: Sequence[str], *, full: bool, results: Path) -> None:
     for name in chosen:
         console.print(f"[bold]{PARTS[name]}[/bold] …")
         begun = time.time()
-        made: Iterable[Row] = importlib.import_module(f"tba.benchmarks.{name}").run(full)
+        made: Iterable[Row] = importlib.import_module(f"benchmarks.{name}").run(full)
         rows: list[Row] = []
         for row in made:
             mark = {True: "✓", False: "✗", None: " "}[row.met]
@@ -85,13 +89,18 @@ def write_page(results: Path, page: Path) -> None:
             continue
         kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
         rows = [Row(**row) for row in kept["rows"]]
-        made = f"`{kept['command']}`, {kept['seconds'] / 60:.1f} min, on {kept['machine']}."
+        made = f"`{command(name, kept['full'])}`, {kept['seconds'] / 60:.1f} min, on {kept['machine']}."
         texts.append(f"## {title}\n\n{made}\n\n{markdown(rows)}")
         if name in notes:
             texts.append(f"**Commentary, written by hand:**\n\n{notes[name]}\n")
     if len(texts) == 1:
-        raise TbaError(f"no results under {results}: run tba bench first")
+        raise TbaError(f"no results under {results}: run {COMMAND} first")
     page.write_text("\n".join(texts), "utf-8")
+
+
+def command(name: str, full: bool) -> str:
+    """What measures this one again."""
+    return f"{COMMAND} {name}" + (" --full" if full else "")
 
 
 def _read_notes(path: Path) -> dict[str, str]:
@@ -116,11 +125,11 @@ def _is_full(path: Path) -> bool:
 
 
 def _keep(path: Path, name: str, rows: Sequence[Row], full: bool, seconds: float) -> None:
-    from tba.benchmarks.machine import description
+    from benchmarks.machine import description
 
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
-        "command": f"tba bench {name}" + (" --full" if full else ""),
+        "command": command(name, full),
         "full": full,
         "machine": description(),
         "seconds": seconds,

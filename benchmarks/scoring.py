@@ -6,8 +6,8 @@ makes them cheaper, and a run whose first scores come later would be compared at
 
 from __future__ import annotations
 
-from tba.benchmarks.report import Row, at_least, ratio_of
-from tba.benchmarks.runs import Finished, run_embedded
+from benchmarks.report import Row, at_least, ratio_of
+from benchmarks.runs import Finished, run_embedded
 
 SETTLED_SECONDS = 6.0
 """Left out at the start, while reward processes are being started."""
@@ -34,7 +34,7 @@ def run(full: bool) -> list[Row]:
 def _run(reward: str, full: bool) -> Finished:
     steps = 120 if full else 80
     return run_embedded(
-        trainer={"num_steps": steps, "learning_rate": 1e-9}, reward={"functions": f"tba.benchmarks.rewards:{reward}"}
+        trainer={"num_steps": steps, "learning_rate": 1e-9}, reward={"functions": f"benchmarks.rewards:{reward}"}
     )
 
 

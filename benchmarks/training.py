@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from benchmarks.machine import one_core, peak_gflops
+from benchmarks.models import LARGE, balance_of, flops_a_token, group, large, prompts
+from benchmarks.report import Row, alternate, at_least, at_most, ratio_of, seconds
 from tba.attention import SHARED_PROMPT
-from tba.benchmarks.machine import one_core, peak_gflops
-from tba.benchmarks.models import LARGE, balance_of, flops_a_token, group, large, prompts
-from tba.benchmarks.report import Row, alternate, at_least, at_most, ratio_of, seconds
 from tba.policy import Policy
 from tba.testing import character_tokenizer
 from tba.types import Group

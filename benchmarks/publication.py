@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tba.benchmarks.machine import copy_gigabytes
-from tba.benchmarks.models import LARGE, large
-from tba.benchmarks.report import Row, at_most, seconds
+from benchmarks.machine import copy_gigabytes
+from benchmarks.models import LARGE, large
+from benchmarks.report import Row, at_most, seconds
 from tba.channels.shared_memory import SharedWeightPublisher, SharedWeightSubscriber
 from tba.policy import export_weights
 from tba.types import NEVER_PUBLISHED, Version

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.machine import one_core, peak_gflops
+from benchmarks.models import LARGE, QUESTIONS, flops_a_token, large, prompts, small, smollm2_path
+from benchmarks.report import Row, alternate, at_least, ratio_of, seconds
 from tba.attention import SHARED_PROMPT
-from tba.benchmarks.machine import one_core, peak_gflops
-from tba.benchmarks.models import LARGE, QUESTIONS, flops_a_token, large, prompts, small, smollm2_path
-from tba.benchmarks.report import Row, alternate, at_least, ratio_of, seconds
 from tba.encoding import encoder
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens

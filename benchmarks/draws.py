@@ -1,4 +1,4 @@
-"""What a batch draw costs as the buffer grows: `tba bench draws`.
+"""What a batch draw costs as the buffer grows: `python -m benchmarks draws`.
 
 Buffers of a series are drawn from in turn, a few draws at a time, since absolute times follow the machine's load:
 the ratio is what to read.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tba.benchmarks.report import Row, at_most
+from benchmarks.report import Row, at_most
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
 from tba.types import Group, Prompt, Response, Trajectory, Version

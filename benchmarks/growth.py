@@ -9,8 +9,8 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from tba.benchmarks.report import Row, at_most
-from tba.benchmarks.runs import Finished, embedded_run
+from benchmarks.report import Row, at_most
+from benchmarks.runs import Finished, embedded_run
 
 LONG_RUN = {"num_steps": 10_000, "num_groups": 1, "learning_rate": 1e-5, "schedule": "constant"}
 CAPACITY = 20_000
