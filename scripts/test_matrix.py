@@ -31,6 +31,10 @@ KERNELS = {
     "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
     "numpy-sse": {"NPY_DISABLE_CPU_FEATURES": "AVX512_ICL X86_V4 X86_V3"},
 }
+# One old machine: none of the newer instructions, in any library.
+KERNELS["oldest"] = {name: value for changes in KERNELS.values() for name, value in changes.items()} | {
+    "ATEN_CPU_CAPABILITY": "default"
+}
 SETTINGS = (*KERNELS, "rounding", "busy")
 
 # It ends with its parent, even if that is killed.
