@@ -35,6 +35,7 @@ from tba.launch.processes import (
 from tba.launch.supervise import Exit, Outcome, Supervisor
 from tba.types import SearcherName
 
+_KILL_SECONDS = 10.0  # a process within a system call that never returns does not even die
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -93,7 +94,7 @@ class LocalWorkers:
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
-            process.join()
+            process.join(_KILL_SECONDS)
 
     def _start(self, name: str, target: Callable[..., None], *arguments: SearcherName) -> None:
         error_file(self._run, name).unlink(missing_ok=True)
