@@ -61,9 +61,9 @@ class Display:
 
     def conclude(self, finished: bool) -> None:
         """The end of the run: a table if it finished, and how to go on."""
+        self._end()
         if self._mode == "none":
             return
-        self._end()
         self._tick()
         summary = self._run / "summary.json"
         if summary.exists() and self._progress.step:
@@ -79,7 +79,7 @@ class Display:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._live is not None:
+        if self._live is not None and self._mode != "none":
             self._live.update(Text(""))
             self._live.stop()
             self._live = None
@@ -117,8 +117,9 @@ class Display:
         while not self._stop.wait(_TICK_SECONDS):
             try:
                 self._tick()
-            except OSError:
-                return  # whoever read the output has gone
+            except (OSError, SystemExit):  # rich's way to say that whoever read the output has gone
+                self._mode = "none"
+                return
 
 
 def panel(progress: Progress, starting: str = "", silent: Sequence[Text] = ()) -> RenderableType:
