@@ -1,7 +1,8 @@
-"""What a process is doing now, and how long it has spent on each thing.
+"""What a process is doing now, how long it has spent on each thing, and a sign of life.
 
 The current activity lies in a small mapped file under the run, rewritten at every change: `tba status` reads it
-while the process works, hangs or has died, without asking it anything.
+while the process works, hangs or has died, without asking it anything. With it stands a beat, the time of the last
+change or step of work. Whoever watches the process takes one whose beat stays the same for stuck.
 """
 
 from __future__ import annotations
@@ -9,16 +10,27 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import threading
 import time
+import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 _SIZE = 1024
+_BEAT_SECONDS = 0.5  # beats that follow each other faster are not written: one costs more than a small model's step
 _DETAIL = 120  # characters shown: six bytes each at worst, so that the record is never cut
 FOLDER = "processes"
+TRAINER = "trainer"
+"""The Trainer's name as a process. A Searcher's is `SearcherName.process`."""
+SILENT_SECONDS = 60.0
+"""From which on a process without a sign of life is worth a word; `run.stuck_seconds` says when to act."""
+STARTING = "start"
+"""What a process is doing until it can begin its work."""
+ENDING = "finish"
+"""What the Trainer is doing from its last step on, while Searchers evaluate what it has made."""
 
 
 class Activity:
@@ -28,8 +40,12 @@ class Activity:
         self._name = name
         self._seconds: dict[str, float] = defaultdict(float)
         self._current = ("idle", "")
-        self._since = time.monotonic()
+        self._since = self._beat = time.monotonic()
+        self._shown_since = time.time()
         self._notes: dict[str, Any] = {}
+        self._num_quiet = 0
+        self._beater: threading.Thread | None = None
+        self._writing = threading.Lock()
         self._map: mmap.mmap | None = None
         if run is not None:
             path = run / FOLDER / f"{name}.json"
@@ -48,6 +64,25 @@ class Activity:
         finally:
             self._switch(outer)
 
+    def beat(self) -> None:
+        """Say that the work goes on: at every step of something long, however short the step."""
+        if time.monotonic() - self._beat >= _BEAT_SECONDS:
+            self._show()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Around something long that has no steps to tell of and a limit or a watch of its own: another process, a
+        download, a disk. A thread beats meanwhile, so that only a process that does not run at all is silent.
+        """
+        self._num_quiet += 1
+        if self._map is not None and self._beater is None:
+            self._beater = threading.Thread(target=_beat_while_quiet, args=(weakref.ref(self),), daemon=True)
+            self._beater.start()
+        try:
+            yield
+        finally:
+            self._num_quiet -= 1
+
     def note(self, **values: Any) -> None:
         """Facts shown beside the activity, such as the step or the version held."""
         self._notes.update(values)
@@ -63,15 +98,38 @@ class Activity:
         self._since = now
         if to != self._current:
             self._current = to
+            self._shown_since = time.time()
             self._show()
+        else:
+            self.beat()
 
     def _show(self) -> None:
+        self._beat = time.monotonic()
         if self._map is None:
             return
-        doing, detail = self._current
-        record = {"process": self._name, "pid": os.getpid(), "doing": doing, "detail": detail[:_DETAIL]}
-        record |= {"since": time.time(), **self._notes}
-        self._map[:_SIZE] = json.dumps(record, ensure_ascii=False).encode()[:_SIZE].ljust(_SIZE)
+        with self._writing:  # or a beat of the other thread could bring back what is over
+            doing, detail = self._current
+            record = {"process": self._name, "pid": os.getpid(), "doing": doing, "detail": detail[:_DETAIL]}
+            record |= {"since": self._shown_since, "beat": time.time(), **self._notes}
+            self._map[:_SIZE] = json.dumps(record, ensure_ascii=False).encode()[:_SIZE].ljust(_SIZE)
+
+
+def _beat_while_quiet(of: weakref.ref[Activity]) -> None:
+    while (activity := of()) is not None:
+        if activity._num_quiet:
+            activity.beat()
+        del activity
+        time.sleep(_BEAT_SECONDS)
+
+
+def doing_text(activity: Mapping[str, Any]) -> str:
+    """What a process says it is doing, on one line: `generate 8 prompts × 16`."""
+    return f"{activity['doing']} {activity['detail']}".strip()
+
+
+def silent_seconds(activity: Mapping[str, Any]) -> float:
+    """For how long a process has given no sign of life, by the clock of this machine."""
+    return time.time() - float(activity.get("beat", activity["since"]))
 
 
 def read_activities(run: Path) -> list[dict[str, Any]]:

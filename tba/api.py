@@ -93,7 +93,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
     """The caller holds the run's lock."""
     with Display(config, run) as display:
-        finished = launch(config, run, checkpoint, display.tick)
+        finished = launch(config, run, checkpoint)
         display.conclude(finished)
     return Result(run, finished)
 

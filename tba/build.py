@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,13 @@ from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
 from tba.rewards.functions import RewardSpec
 from tba.rewards.reward_model import reward_model
-from tba.rewards.scorer import Scorer
+from tba.rewards.scorer import Scorer, Waiting
 from tba.searcher import Searcher
 from tba.seeds import Purpose, integer
 from tba.tasks import load_task
 from tba.tasks.base import Problem, Task
 from tba.trainer import Trainer
-from tba.types import Report, TbaError
+from tba.types import SearcherName, TbaError
 
 ROLLOUTS = "rollouts"
 
@@ -55,11 +56,13 @@ def build_trainer(
     groups: GroupReceiver,
     checkpoint: Checkpoint | None,
     started: float,
-    searcher_states: Callable[[], list[dict[str, Any]]] = list,
+    activity: Activity,
+    repeatable: bool,
 ) -> Trainer:
-    """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock."""
-    deterministic = config.run.launcher == "inline"
-    activity = Activity(run, "trainer")
+    """A Trainer, at its first step or where the checkpoint left it. `started`: the launcher's start, by the clock.
+
+    `repeatable`: what follows a checkpoint is made again as it was, weights and groups, by a run that starts from it.
+    """
     trainer = Trainer(
         run=run,
         learner=build_learner(config, activity),
@@ -77,19 +80,20 @@ def build_trainer(
         buffer_config=config.buffer,
         checkpoint_config=config.checkpoint,
         seed=config.run.seed,
-        stop_at_sync=deterministic,
-        searcher_states=searcher_states,
+        stop_at_sync=repeatable,
+        end_seconds=config.run.end_seconds,
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
-        keep_tail = not deterministic and config.trainer.staleness_limit is None
-        trainer.restore(checkpoint, keep_tail=keep_tail, new_epoch=not deterministic)
+        keep_tail = not repeatable and config.trainer.staleness_limit is None
+        trainer.restore(checkpoint, keep_tail=keep_tail, new_epoch=not repeatable)
     return trainer
 
 
 def build_learner(config: Config, activity: Activity) -> LocalLearner:
     """The model that is trained as it is at first; a checkpoint is loaded into it."""
     model = _trained_model(config)
+    _beat_at_every_pass(model, activity)
     if config.model.gradient_checkpointing:
         _checkpoint_layers(model)
     policy = _policy(config, model)
@@ -113,32 +117,34 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
 
 def build_searcher(
     config: Config,
-    run: Path,
-    index: int,
-    incarnation: int,
+    name: SearcherName,
     *,
     weights: WeightSubscriber,
     groups: GroupSender,
+    activity: Activity,
+    taking_turns: bool,
 ) -> Searcher:
-    """One Searcher. `incarnation` counts its restarts, so that none repeats the prompts or samples of another."""
-    seed = (config.run.seed, index, incarnation)
+    """One Searcher. None repeats the prompts or samples of another, nor of one that had its place before.
+
+    `taking_turns`: it makes what the next steps need, then waits for their weights.
+    """
+    index = name.index
+    seed = (config.run.seed, index, name.incarnation)
     tokenizer = _tokenizer(config)
     model = _trained_model(config)
+    _beat_at_every_pass(model, activity)
     task = build_task(config, tokenizer, model)
-    name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
-    for why, count in task.skipped.items() if index == 0 else ():
-        groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
-    scorer = build_scorer(config, task)
+    scorer = build_scorer(config, task, waiting=activity.quiet)
     scorer.begin()
     engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed))
     reference = _reference_model(config, config.model.path)
+    _beat_at_every_pass(reference, activity)
     scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
         evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
-    taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
-        name,
+        str(name),
         engine=engine,
         reference=build_reference(config, reference),
         scorer=scorer,
@@ -153,12 +159,13 @@ def build_searcher(
         groups=groups,
         num_responses=config.searcher.num_responses,
         prompts_per_batch=config.searcher.prompts_per_batch,
-        activity=Activity(run, f"searcher-{index}"),
+        activity=activity,
         skip_equal_rewards=config.searcher.skip_equal_rewards,
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_a_period(config, index) if taking_turns else None,
-        evaluate=None if evaluator is None else lambda: evaluator().values,
+        evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
         evaluation_period=config.evaluation.period,
+        skipped=task.skipped if index == 0 else None,
     )
 
 
@@ -185,7 +192,7 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
     return replace(task, train=train, held_out=held_out, skipped=skipped)
 
 
-def build_scorer(config: Config, task: Task) -> Scorer:
+def build_scorer(config: Config, task: Task, *, waiting: Waiting = nullcontext) -> Scorer:
     """The rewards named; else the task's own; else, for an evaluation that names none, the gold model."""
     settings = config.reward
     functions: list[RewardSpec] = [*settings.functions]
@@ -205,14 +212,14 @@ def build_scorer(config: Config, task: Task) -> Scorer:
     if not functions and task.default_reward is not None:
         functions, weights = [task.default_reward, *task.observers], (1.0, *(0.0 for _ in task.observers))
     if not functions and config.evaluation.gold_model is not None:
-        return _gold_scorer(config, config.evaluation.gold_model)
-    return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds)
+        return _gold_scorer(config, config.evaluation.gold_model, waiting)
+    return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds, waiting)
 
 
-def _gold_scorer(config: Config, path: str) -> Scorer:
+def _gold_scorer(config: Config, path: str, waiting: Waiting) -> Scorer:
     settings = config.reward
     model = reward_model(path, batch_size=settings.model_batch_size, device=settings.model_device, name="gold_model")
-    return Scorer([model], (), settings.timeout_seconds, start_seconds=settings.start_seconds)
+    return Scorer([model], (), settings.timeout_seconds, start_seconds=settings.start_seconds, waiting=waiting)
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
@@ -290,7 +297,7 @@ def _preference_evaluator(
         num_samples=max(1, settings.num_samples),
         prompts_per_batch=settings.prompts_per_batch,
         num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
-        gold=None if gold is None else lambda: _gold_scorer(config, gold),
+        gold=None if gold is None else lambda: _gold_scorer(config, gold, scorer.waiting),
         reference=None if reference is None else build_reference(config, reference),
         # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
         untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
@@ -351,6 +358,15 @@ def _trained_model(config: Config) -> PreTrainedModel:
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:
     return load_tokenizer(config.model.path, trust_remote_code=config.model.trust_remote_code)
+
+
+def _beat_at_every_pass(model: PreTrainedModel, activity: Activity) -> None:
+    """Whoever uses the model and for how long, each pass through it is a sign of life."""
+
+    def beat(*_: Any) -> None:  # no bound method: a model that is copied takes its hooks along
+        activity.beat()
+
+    model.get_decoder().register_forward_pre_hook(beat)
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:

@@ -75,7 +75,7 @@ def _train(rest: Arguments) -> int:
     config = load_config(path, overrides) if resume is None else None
 
     from tba import api
-    from tba.launch.local import TrainerDiedError
+    from tba.launch.supervise import TrainerDiedError
 
     try:
         result = api.start(config, overwrite=overwrite) if config else api.resume(resume or "", overrides)

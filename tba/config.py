@@ -48,6 +48,14 @@ class RunConfig(Section):
     """Compute threads per process; 0: the cores shared out over the processes that work at the same time."""
     max_restarts: int = Field(10, ge=0)
     """How often a Searcher that died is started again before the run gives up."""
+    stuck_seconds: float = Field(600.0, ge=0)
+    """Seconds without a sign of life after which a process that is still there counts as stuck. A stuck Searcher is
+    killed and replaced, as one that died; a stuck Trainer is killed and the run ends. Every pass through a model, and
+    every wait for rewards or for another process, is a sign of life; give more seconds than the longest pass takes.
+    0: no process is ever taken for stuck."""
+    end_seconds: float = Field(3600.0, gt=0)
+    """Seconds that Searchers have, after the last training step, to evaluate the last weights and to end. Those that
+    need longer are killed, and their last evaluation is missing: `tba eval` makes up for it."""
     display: Literal["auto", "live", "plain", "none"] = "auto"
     """`live` needs a terminal; `auto` falls back to plain lines where there is none."""
 

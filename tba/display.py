@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tba.activity import read_activities
+from tba.activity import SILENT_SECONDS, doing_text, read_activities, silent_seconds
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
 from tba.metrics import JUDGED_BY
@@ -28,7 +29,7 @@ _QUIET_EVENTS = {"reward_failed"}  # counted in the panel, listed in metrics.jso
 
 
 class Display:
-    """Follows a run. `tick` may be called by a launcher that waits; inline runs are followed by a thread."""
+    """Follows a run, in a thread, by what its processes write. Should the terminal fail, the run goes on without."""
 
     def __init__(self, config: Config, run: Path) -> None:
         self._run = run
@@ -39,9 +40,8 @@ class Display:
         self._config = config
         self._live: Live | None = None
         self._begun = self._last_line = time.monotonic()
-        self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
 
     def __enter__(self) -> Display:
         if self._mode == "none":
@@ -51,34 +51,20 @@ class Display:
         if self._mode == "live":
             self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
-        if self._config.run.launcher == "inline":
-            self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._live is not None:
-            self._live.stop()
-
-    def tick(self) -> None:
-        with self._lock:
-            self._tick()
+        self._end()
 
     def conclude(self, finished: bool) -> None:
         """The end of the run: a table if it finished, and how to go on."""
-        self.tick()
+        self._end()
         if self._mode == "none":
             return
-        self._stop.set()
-        if self._live is not None:
-            self._live.update(Text(""))
-            self._live.stop()
-            self._live = None
+        self._tick()
         summary = self._run / "summary.json"
         if summary.exists() and self._progress.step:
             self._console.print(end_table(json.loads(summary.read_text("utf-8")), self._run))
@@ -88,11 +74,18 @@ class Display:
                 how = Text("There is no checkpoint yet: start again with --overwrite.")
             self._console.print(Text.assemble(f"Stopped at step {self._progress.step}. ", how), soft_wrap=True)
 
+    def _end(self) -> None:
+        """Stop following, and take the panel off the terminal."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._live is not None and self._mode != "none":
+            self._live.update(Text(""))
+            self._live.stop()
+            self._live = None
+
     def _tick(self) -> None:
-        news = self._progress.update()
-        if self._mode == "none":
-            return
-        for record in news:
+        for record in self._progress.update():
             line = told(record)
             if line:
                 self._console.print(line)
@@ -101,22 +94,36 @@ class Display:
         elif time.monotonic() - self._last_line > _PLAIN_SECONDS:
             self._last_line = time.monotonic()
             self._console.print(_plain_line(self._progress) if self._progress.train else Text(self._starting()))
+            for line in self._silent():
+                self._console.print(line)
 
     def _panel(self) -> RenderableType:
-        return panel(self._progress, self._starting() if not self._progress.train else "")
+        return panel(self._progress, self._starting() if not self._progress.train else "", self._silent())
+
+    def _silent(self) -> list[Text]:
+        """A line for each process that has given no sign of life for long."""
+        return [
+            Text(f"{a['process']}: no sign of life for {silent_seconds(a):.0f} s ({doing_text(a)})", style="yellow")
+            for a in read_activities(self._run)
+            if silent_seconds(a) > SILENT_SECONDS
+        ]
 
     def _starting(self) -> str:
         """Before the first step: for how long, and what is going on. A first evaluation may take a while."""
-        doing = [f"{a['process']}: {a['doing']} {a['detail']}".strip() for a in read_activities(self._run)]
+        doing = [f"{a['process']}: {doing_text(a)}" for a in read_activities(self._run)]
         return f"{_clock(time.monotonic() - self._begun)} starting" + (f" · {', '.join(doing)}" if doing else "")
 
     def _follow(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
-            self.tick()
+            try:
+                self._tick()
+            except (OSError, SystemExit):  # rich's way to say that whoever read the output has gone
+                self._mode = "none"
+                return
 
 
-def panel(progress: Progress, starting: str = "") -> RenderableType:
-    """Where a run stands: a bar, a line for the Trainer or on how it starts, one for each Searcher."""
+def panel(progress: Progress, starting: str = "", silent: Sequence[Text] = ()) -> RenderableType:
+    """Where a run stands: a bar, a line for the Trainer or on how it starts, one for each Searcher, warnings."""
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(justify="right")
@@ -127,7 +134,7 @@ def panel(progress: Progress, starting: str = "") -> RenderableType:
         + (f" · {_clock(left)} left" if left is not None else ""),
     )
     trainer = _trainer_row(progress) if progress.train else Text(starting, style="dim")
-    return Panel(Group(bar, trainer, *_searcher_rows(progress)), title="training", expand=True)
+    return Panel(Group(bar, trainer, *_searcher_rows(progress), *silent), title="training", expand=True)
 
 
 def headline(config: Config) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tba.metrics import FILE, judged_by
+from tba.types import SearcherName
 
 _WINDOW = 20
 
@@ -40,7 +41,7 @@ class Progress:
             if record["kind"] == "train":
                 self._take_step(record)
             elif record["kind"] == "search":
-                self.searchers[record["source"].split(".")[0]] = record
+                self.searchers[SearcherName.read(record["source"]).process] = record
                 self.rewards.append(record["reward"])
                 self.num_failed += record["failed"]
             else:

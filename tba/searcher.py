@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tba.activity import Activity
+from tba.activity import STARTING, Activity
 from tba.channels.base import GroupSender, WeightSubscriber
 from tba.engines.base import Engine
 from tba.exploration import Exploration
@@ -76,7 +76,9 @@ class Searcher:
         budget: int | None = None,
         evaluate: Callable[[], Mapping[str, Any]] | None = None,
         evaluation_period: int = 0,
+        skipped: Mapping[str, int] | None = None,
     ) -> None:
+        """`skipped`: how many prompts of the task it leaves out, by the reason, if it is to tell."""
         self.name = name
         self.engine = engine
         self.reference = reference
@@ -93,6 +95,7 @@ class Searcher:
         self.budget = budget
         self.evaluate = evaluate
         self.evaluation_period = evaluation_period
+        self.skipped = skipped or {}
         self.evaluated: Version | None = None
         self.serial = 0
         self._handed_up = 0
@@ -103,7 +106,8 @@ class Searcher:
         self._told_of_slow_rewards = False
 
     def run(self) -> None:
-        """Explore until the Trainer is done. Waits only in synchronous mode, for the next weights."""
+        """Explore until the Trainer is done. Waits for the first weights, and in synchronous mode for the next."""
+        self.begin()
         while not self.weights.closed:
             self.take_weights()
             if self.budget is not None and self._handed_up >= self.budget:
@@ -113,6 +117,13 @@ class Searcher:
                 self.search()
                 self._report()
         self.finish()
+
+    def begin(self) -> None:
+        """Tell what it leaves out, and wait for the first weights."""
+        for why, count in self.skipped.items():
+            self.groups.send(Report("event", self.name, {"event": "prompts_skipped", "count": count, "why": why}))
+        with self.activity(STARTING, "waits for the first weights"), self.activity.quiet():
+            self.weights.wait_for_first()
 
     def run_round(self) -> None:
         """One version's worth of exploration, to its end: the inline launcher's turn of this Searcher.

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tba.activity import read_activities
+from tba.activity import ENDING, SILENT_SECONDS, read_activities, silent_seconds
 from tba.metrics import read_metrics
 from tba.progress import evaluation_text
 from tba.runs import num_replayed_steps, read_run_config
@@ -20,7 +20,7 @@ from tba.types import TbaError
 _WAITING = {
     "fill": "waits for Searchers: the first groups",
     "wait": "waits",
-    "finish": "ends the run",
+    ENDING: "ends the run",
     "score": "waits for the reward function",
     "send": "waits for the Trainer to take groups",
 }
@@ -54,6 +54,8 @@ def show_status(run: Path) -> int:
 def _row(activity: dict[str, Any], alive: bool) -> tuple[str, str, str, str, str]:
     doing = _WAITING.get(activity["doing"], activity["doing"])
     now = f"{doing} {activity['detail']}".strip() if alive else f"not running (last: {doing})"
+    if alive and silent_seconds(activity) > SILENT_SECONDS:
+        now += f"; no sign of life for {silent_seconds(activity):.0f} s"
     seconds = f"{time.time() - activity['since']:.1f} s" if alive else ""
     holds = f"step {activity['step']}" if "step" in activity else ""
     holds = f"weights of step {activity['version']}" if "version" in activity else holds

@@ -111,7 +111,7 @@ def _shares(train: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | N
 def _searcher_wait(search: Sequence[Mapping[str, Any]]) -> float | None:
     """Share of the Searchers' time spent waiting: for weights, scores, or a Trainer that does not take groups."""
     last = {r["source"]: r for r in search}  # a Searcher that was started again has another name
-    total = sum(v for r in last.values() for k, v in r.items() if k.startswith("seconds/"))
+    total = sum(v for r in last.values() for k, v in r.items() if k.startswith("seconds/") and k != "seconds/start")
     waits = ("seconds/wait", "seconds/score", "seconds/send")
     waited = sum(r.get(kind, 0.0) for r in last.values() for kind in waits)
     return round(waited / total, 5) if total else None

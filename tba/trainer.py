@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tba.activity import Activity
+from tba.activity import ENDING, TRAINER, Activity, doing_text, read_activities
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
@@ -28,12 +29,17 @@ from tba.step_metrics import step_metrics
 from tba.summary import write_summary
 from tba.types import Group, TbaError, Version
 
+NO_GROUPS_SYNCS, NO_GROUPS_STEPS = 10, 50
+"""So many syncs, and at least so many steps, without a new group are told: data grow older by more than Searchers that
+evaluate, or one that is started again, usually take."""
+
 
 class Trainer:
     """Draws groups, steps, and every `sync_period` steps merges what Searchers collected and publishes its weights.
 
     After the first fill it waits for nobody, unless a staleness limit (synchronous mode is limit 0) leaves nothing
-    fresh enough to draw.
+    fresh enough to draw. `run` is all of it where Searchers work meanwhile. A launcher that has them take turns calls
+    its parts: `begin`, `advance` while not `done`, `conclude`, and `finish` once the Searchers have finished.
     """
 
     def __init__(
@@ -54,8 +60,10 @@ class Trainer:
         checkpoint_config: CheckpointConfig,
         seed: int,
         stop_at_sync: bool = False,
-        searcher_states: Callable[[], list[dict[str, Any]]] = list,
+        end_seconds: float = math.inf,
     ) -> None:
+        """`stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`: for how long the last
+        reports of Searchers are waited for."""
         self.run_path = run
         self.learner = learner
         self.buffer = buffer
@@ -71,13 +79,17 @@ class Trainer:
         self.checkpoint_config = checkpoint_config
         self.rng = generator(Purpose.DRAWS, seed)
         self.stop_at_sync = stop_at_sync
-        self.searcher_states = searcher_states
+        self.end_seconds = end_seconds
         self.epoch = 0
         self.step = 0
         self.tokens_trained = 0
         self.stop_requested = False
+        self.lacks_groups = False
+        """Whether `advance` ended because it had too little to draw from."""
         self._saved = self._published = -1
         self._num_merged = 0
+        self._last_new_group = 0
+        self._told_of_no_groups = False
         self._groups_by_version: Counter[Version] = Counter()
 
     @property
@@ -85,42 +97,68 @@ class Trainer:
         """Of the weights as they are now."""
         return Version(self.epoch, self.step)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the last step was made."""
+        return self.step >= self.config.num_steps
+
+    @property
+    def done(self) -> bool:
+        """Whether the last step was made, or it was asked to stop and may."""
+        return self._must_end() or (self.stop_requested and self.lacks_groups)
+
     def run(self) -> None:
-        """Train to the last step, or until asked to stop. Waits for Searchers only to fill the buffer."""
-        with self._stop_if_disk_is_full():
-            self.publish()
-            self.fill()
-            while self.step < self.config.num_steps and not self._stopping():
-                started = time.monotonic()
-                drawn = self.draw()
-                if not drawn.groups:
-                    break  # asked to stop while it waited for them
-                metrics = self.train_step(drawn.groups)
-                self.record(drawn, metrics, time.monotonic() - started)
-                if self.step % self.config.sync_period == 0:
-                    self.sync()
+        """Train to the last step, or until asked to stop. Waits for Searchers only where it lacks groups."""
+        with self.stopped_if_disk_is_full():
+            self.begin()
+            while not self.done:
+                self.advance()
+                self.save_if_due()
+                self.wait_for_groups()
+            self.conclude()
             self.finish()
 
-    def fill(self) -> None:
-        """Collect groups before the first step, so that the first draws have something to choose from."""
-        with self.activity("fill", f"waits for the first {self.config.first_fill} groups"):
-            while self._num_merged < self.config.first_fill and not self.stop_requested:
+    def begin(self) -> None:
+        self.publish()
+
+    def advance(self) -> bool:
+        """Make steps up to the next sync, and that sync; fewer steps if it lacks groups, or must end before.
+
+        True if it has merged all that has arrived.
+        """
+        while not self._must_end():
+            self.lacks_groups = not self._has_enough()
+            if self.lacks_groups:
+                self.merge()
+                self.lacks_groups = not self._has_enough()
+                if self.lacks_groups:
+                    return True
+            self.make_step()
+            if self.step % self.config.sync_period == 0:
+                self.sync()
+                return True
+        return False
+
+    def wait_for_groups(self) -> None:
+        """If it lacks groups: until there is enough to draw from, or until asked to stop."""
+        if not self.lacks_groups:
+            return
+        doing = ("wait", f"for groups that are at most {self.config.staleness_limit} steps old")
+        if self._num_merged < self.config.first_fill:
+            doing = ("fill", f"waits for the first {self.config.first_fill} groups")
+        with self.activity(*doing):
+            while self.lacks_groups and not self.stop_requested:
                 self.merge(wait=True)
+                self.lacks_groups = not self._has_enough()
+
+    def make_step(self) -> None:
+        started = time.monotonic()
+        drawn = self.draw()
+        metrics = self.train_step(drawn.groups)
+        self.record(drawn, metrics, time.monotonic() - started)
 
     def draw(self) -> Draw:
-        """Groups for one step: from the buffer as it is, or, under a staleness limit, once it is fresh enough.
-
-        Empty only if it was asked to stop while it waited.
-        """
-        limit = self.config.staleness_limit
-        if limit is not None:
-            self._evict_stale(limit)
-            with self.activity("wait", f"for groups that are at most {limit} steps old"):
-                while self._num_fresh(limit) < self.config.num_groups and not self.stop_requested:
-                    self.merge(wait=True)
-                    self._evict_stale(limit)
-                if self._num_fresh(limit) < self.config.num_groups:
-                    return Draw([], [])
+        """Groups for one step, from the buffer as it is."""
         with self.activity("draw"):
             return draw(
                 self.buffer,
@@ -152,10 +190,10 @@ class Trainer:
         }
 
     def sync(self) -> None:
-        """Merge what the Searchers have collected, then publish. Checkpoints fall on syncs: a resume starts at one."""
+        """Merge what the Searchers have collected, then publish."""
         self.merge()
         self.publish()
-        self.save_if_due()
+        self._tell_if_no_groups_come()
 
     def merge(self, wait: bool = False) -> None:
         """Groups that have arrived go to the log, then into the buffer; reports go to the metrics."""
@@ -164,6 +202,8 @@ class Trainer:
             groups = self.log.append([message for message in messages if isinstance(message, Group)])
             self._add_to_buffer(groups)
             self._write_reports(messages)
+            if groups:
+                self._last_new_group, self._told_of_no_groups = self.step, False
 
     def publish(self) -> None:
         with self.activity("publish", f"version {self.version}"):
@@ -182,15 +222,23 @@ class Trainer:
             }
             self.metrics.write("train", self.step, {**metrics, **held, **costs(seconds, self.activity.seconds())})
 
-    def save_if_due(self) -> None:
-        """Write a checkpoint if `checkpoint.period` steps have been made since the last one that was due."""
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether `checkpoint.period` steps have been made since the last one that was due."""
         period = self.checkpoint_config.period
-        if period and self.step // period > max(self._saved, 0) // period:
-            self.save()
+        return period > 0 and self.step // period > max(self._saved, 0) // period
 
-    def save(self) -> Checkpoint:
-        """Write a checkpoint. The buffer is not in it: a position in the rollout log is."""
-        with self.activity("checkpoint", f"step {self.step}"):
+    def save_if_due(self, searchers: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write a checkpoint at a sync if one is due, as `save` does: a resume starts with a publication."""
+        if self._published == self.step and self.is_checkpoint_due:
+            self.save(searchers)
+
+    def save(self, searchers: Sequence[Mapping[str, Any]] = ()) -> Checkpoint:
+        """Write a checkpoint. The buffer is not in it: a position in the rollout log is.
+
+        `searchers` are their states when all that they had made was merged, for a launcher that repeats them.
+        """
+        with self.activity("checkpoint", f"step {self.step}"), self.activity.quiet():
             self.log.compact()
             self.draws.flush()
             state = {
@@ -201,7 +249,7 @@ class Trainer:
                 "log_position": self.log.position,
                 "draw_state": self.buffer.draw_state(),
                 "rng": self.rng.bit_generator.state,
-                "searchers": self.searcher_states(),
+                "searchers": list(searchers),
             }
             checkpoint = save_checkpoint(
                 self.run_path,
@@ -220,6 +268,10 @@ class Trainer:
         What was merged after it is in the log too. With `keep_tail` it enters the buffer: off-policy data stays
         sound. Without, it is set aside, because a deterministic launcher will make the very same groups again.
         """
+        with self.activity("restore", checkpoint.path.name), self.activity.quiet():
+            self._restore(checkpoint, keep_tail=keep_tail, new_epoch=new_epoch)
+
+    def _restore(self, checkpoint: Checkpoint, *, keep_tail: bool, new_epoch: bool) -> None:
         state = checkpoint.state()
         self.epoch = state.get("epoch", 0)  # tba 0.1 had no epochs
         self.step = self._saved = state["step"]
@@ -241,26 +293,32 @@ class Trainer:
         self.buffer.restore_draw_state(state["draw_state"])
         for groups in self.log.read(start=state["log_position"]):
             self._add_to_buffer(groups)
+        self._last_new_group = self.step
         resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
         self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
 
-    def finish(self) -> None:
-        """Save, publish the last weights, let Searchers evaluate them, and collect what they still report."""
+    def conclude(self, searchers: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Save, as `save` does, publish the last weights, and tell the Searchers that no others follow."""
         if self._saved != self.step:
-            self.save()
+            self.save(searchers)
         if self._published != self.step:
             self.publish()
-        finished = self.step >= self.config.num_steps
-        self.weights.close(finished)
-        if finished:
-            with self.activity("finish", "waits for the last evaluation"):
-                self._write_reports(self.groups.drain())
+        self.weights.close(self.finished)
+
+    def finish(self) -> None:
+        """Collect what Searchers still hand up while they evaluate the last weights, for a bounded time, and end."""
+        if self.finished:
+            deadline = time.monotonic() + self.end_seconds
+            with self.activity(ENDING, "waits for the last evaluation"):
+                while self.groups.is_open and not self.stop_requested and time.monotonic() < deadline:
+                    self.merge(wait=True)
+                self.merge()
         self.draws.close()
         self.metrics.close()
         write_summary(self.run_path)
 
     @contextmanager
-    def _stop_if_disk_is_full(self) -> Iterator[None]:
+    def stopped_if_disk_is_full(self) -> Iterator[None]:
         """What is written is whole, so there is nothing to save: stop the Searchers and say what to do."""
         try:
             yield
@@ -271,8 +329,20 @@ class Trainer:
             resume = f"tba train --resume {self.run_path}"
             raise TbaError(f"no space left at step {self.step}: free some, then {resume}") from error
 
-    def _stopping(self) -> bool:
-        return self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
+    def _must_end(self) -> bool:
+        stopping = self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
+        return self.finished or stopping
+
+    def _has_enough(self) -> bool:
+        """Drop what is too old, and see whether there is enough to draw from: the buffer was filled once, and, under a
+        staleness limit, as many groups as a step draws have come that are fresh."""
+        if self._num_merged < self.config.first_fill:
+            return False
+        limit = self.config.staleness_limit
+        if limit is None:
+            return True
+        self._evict_stale(limit)
+        return self._num_fresh(limit) >= self.config.num_groups
 
     def _num_fresh(self, limit: int) -> int:
         for version in [v for v in self._groups_by_version if self.epochs.age(v, self.version) > limit]:
@@ -287,6 +357,16 @@ class Trainer:
         self._num_merged += len(groups)
         for group in groups:
             self._groups_by_version[min(t.version for t in group.trajectories)] += 1
+
+    def _tell_if_no_groups_come(self) -> None:
+        """Once, until one comes. The Trainer goes on with what it has, which only grows older."""
+        steps = self.step - self._last_new_group
+        if self._told_of_no_groups or steps < max(NO_GROUPS_SYNCS * self.config.sync_period, NO_GROUPS_STEPS):
+            return
+        self._told_of_no_groups = True
+        doing = [f"{a['process']}: {doing_text(a)}" for a in read_activities(self.run_path) if a["process"] != TRAINER]
+        message = f"no Searcher has handed up a group for {steps} steps" + (f"; {', '.join(doing)}" if doing else "")
+        self.metrics.write("event", self.step, {"event": "no_new_groups", "message": message})
 
     def _write_reports(self, messages: Sequence[Message]) -> None:
         for message in messages:

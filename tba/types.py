@@ -39,6 +39,31 @@ class Version(NamedTuple):
         return {"version": self.step} | ({"epoch": self.epoch} if self.epoch else {})
 
 
+@dataclass(frozen=True)
+class SearcherName:
+    """Which Searcher: its place among the Searchers of a run, and how often that place was taken before.
+
+    As text it is the source of the groups and reports that it sends, `searcher-0`, then `searcher-0.1` …: no two
+    starts share a source. All of them show what they do under one name of the process.
+    """
+
+    index: int
+    incarnation: int = 0
+
+    @property
+    def process(self) -> str:
+        return f"searcher-{self.index}"
+
+    def __str__(self) -> str:
+        return f"{self.process}.{self.incarnation}" if self.incarnation else self.process
+
+    @classmethod
+    def read(cls, source: str) -> SearcherName:
+        """The Searcher that sent something, by its source."""
+        index, _, incarnation = source.removeprefix("searcher-").partition(".")
+        return cls(int(index), int(incarnation or 0))
+
+
 TokenVersions = tuple[tuple[Version | None, int], ...]
 """Runs of (version, number of tokens). None: the policy did not write them."""
 

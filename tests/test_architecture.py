@@ -241,6 +241,8 @@ LIGHT = (
     "launch.local",
     "launch.meeting",
     "launch.processes",
+    "launch.silence",
+    "launch.supervise",
     "launch.preflight",
     "launch.replay",
     "encoding",

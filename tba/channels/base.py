@@ -29,7 +29,11 @@ class WeightPublisher(Protocol):
 
 
 class WeightSubscriber(Protocol):
-    """A Searcher's end."""
+    """A Searcher's end. Nothing else is asked of it before `wait_for_first` has returned."""
+
+    def wait_for_first(self) -> None:
+        """Wait until the Trainer has published something."""
+        ...
 
     @property
     def closed(self) -> bool: ...
@@ -55,6 +59,7 @@ class GroupReceiver(Protocol):
         """All that has arrived since the last call. With `wait`, gives senders a moment if that is nothing."""
         ...
 
-    def drain(self) -> list[Message]:
-        """All that arrives until every sender has hung up."""
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody may still send. What was sent before the last one hung up is still to be received."""
         ...

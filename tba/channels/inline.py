@@ -1,8 +1,8 @@
-"""Channels within one process, for the inline launcher: a publication runs the Searchers, one round of each."""
+"""Channels within one process, where Trainer and Searchers take turns: nobody ever has to wait."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,18 @@ from tba.types import Version, WeightUpdate
 
 
 class InlineWeights:
-    """Both ends of the weight channel. `on_publish` is called once a version is there."""
+    """Both ends of the weight channel: the newest version."""
 
     def __init__(self) -> None:
-        self.on_publish: Callable[[], None] = lambda: None
         self.closed = False
         self.finished = False
         self._newest: WeightUpdate | None = None
 
     def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
         self._newest = WeightUpdate(version, {name: tensor.copy() for name, tensor in tensors.items()})
-        self.on_publish()
+
+    def wait_for_first(self) -> None:
+        """The Trainer's turn comes first."""
 
     def newer_than(self, version: Version) -> WeightUpdate | None:
         return self._newest if self._newest is not None and self._newest.version > version else None
@@ -33,22 +34,17 @@ class InlineWeights:
 
 
 class InlineGroups:
-    """Both ends of the group channel: a list. `on_wait` runs Searchers when the Trainer waits, `on_drain` ends them."""
+    """Both ends of the group channel: a list."""
+
+    is_open = False
+    """While the Trainer has its turn nobody sends."""
 
     def __init__(self) -> None:
-        self.on_wait: Callable[[], None] = lambda: None
-        self.on_drain: Callable[[], None] = lambda: None
         self._messages: list[Message] = []
 
     def send(self, message: Message) -> None:
         self._messages.append(message)
 
     def receive(self, wait: bool = False) -> list[Message]:
-        if wait and not self._messages:
-            self.on_wait()
         messages, self._messages = self._messages, []
         return messages
-
-    def drain(self) -> list[Message]:
-        self.on_drain()
-        return self.receive()

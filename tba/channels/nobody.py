@@ -23,5 +23,6 @@ class Nobody:
     def receive(self, wait: bool = False) -> list[Message]:
         return []
 
-    def drain(self) -> list[Message]:
-        return []
+    @property
+    def is_open(self) -> bool:
+        return False

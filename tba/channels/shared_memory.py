@@ -97,20 +97,21 @@ class SharedWeightPublisher:
 
 
 class SharedWeightSubscriber:
-    """Maps the segment when it is first asked, once the Trainer has made it; gives up waiting when `alive` says so."""
+    """Maps the segment once the Trainer has made it; gives up waiting for that when `alive` says so."""
 
     def __init__(self, directory: Path, alive: Callable[[], bool]) -> None:
         self._directory = directory
         self._alive = alive
 
-    @cached_property
-    def _layout(self) -> dict[str, int]:
-        path = self._directory / LAYOUT
-        while not path.exists():
+    def wait_for_first(self) -> None:
+        while not (self._directory / LAYOUT).exists():
             if not self._alive():
                 raise ConnectionError("the Trainer ended before it published any weights")
             time.sleep(_POLL_SECONDS)
-        layout: dict[str, int] = json.loads(path.read_text("utf-8"))
+
+    @cached_property
+    def _layout(self) -> dict[str, int]:
+        layout: dict[str, int] = json.loads((self._directory / LAYOUT).read_text("utf-8"))
         return layout
 
     @cached_property

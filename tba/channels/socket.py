@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -25,9 +26,19 @@ _POLL_SECONDS = 0.02
 
 
 class SocketGroupSender:
-    """Connects when the Trainer listens; gives up waiting for it when `alive` says so."""
+    """Connects when the Trainer listens; gives up waiting for it when `alive` says so.
 
-    def __init__(self, directory: Path, key: bytes, alive: Callable[[], bool]) -> None:
+    What is sent while the Trainer is far behind waits, within the block that `waiting` makes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        key: bytes,
+        alive: Callable[[], bool],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._waiting = waiting
         while True:
             try:
                 self._connection = Client(str(directory / ADDRESS), family="AF_UNIX", authkey=key)
@@ -38,7 +49,9 @@ class SocketGroupSender:
                 time.sleep(_POLL_SECONDS)
 
     def send(self, message: Message) -> None:
-        self._connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        with self._waiting():
+            self._connection.send_bytes(data)
 
     def close(self) -> None:
         self._connection.close()
@@ -67,11 +80,9 @@ class SocketGroupReceiver:
             self._changed.notify_all()
         return messages
 
-    def drain(self) -> list[Message]:
-        messages: list[Message] = []
-        while self._num_connections:
-            messages += self.receive(wait=True)
-        return messages + self.receive()
+    @property
+    def is_open(self) -> bool:
+        return self._num_connections > 0
 
     def close(self) -> None:
         self._listener.close()

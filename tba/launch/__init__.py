@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from tba.checkpoint import Checkpoint
 from tba.config import Config
-from tba.launch.processes import num_cores, thread_environment
+from tba.launch.processes import import_torch, num_cores, thread_environment
 
 
-def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tick: Callable[[], None]) -> bool:
+def launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
     """Run with the configured launcher. True if the last step was reached, False if it was stopped in order."""
     if config.run.launcher == "local":
         from tba.launch.local import run_local
 
-        return run_local(config, run, checkpoint, tick)
+        return run_local(config, run, checkpoint)
     num_threads = config.run.num_threads or num_cores()
     os.environ.update(thread_environment(num_threads))
-    import torch
-
+    import_torch(num_threads)
     from tba.launch.inline import run_inline
 
-    torch.set_num_threads(num_threads)
     return run_inline(config, run, checkpoint)

@@ -1,36 +1,41 @@
 """All in one process, in turn, deterministically: for tests, debugging and strictly synchronous baselines.
 
-A publication gives every Searcher one round with the new weights; what they made waits for the Trainer's next merge,
-as it would if they had worked meanwhile.
+Each version of the weights is explored for one round by every Searcher; what they made waits for the Trainer's next
+merge, as it would if they had worked meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tba.activity import TRAINER, Activity
 from tba.build import build_searcher, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.checkpoint import Checkpoint
 from tba.config import Config
 from tba.launch.processes import on_interrupt
+from tba.searcher import Searcher
 from tba.trainer import Trainer
+from tba.types import SearcherName
 
 
 def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
     """Run to the end, or to the sync after a Ctrl-C. True if it reached the last step."""
     started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
-    searchers = [
-        build_searcher(config, run, index, 0, weights=weights, groups=groups)
-        for index in range(config.searcher.num_searchers)
-    ]
-    before_round: list[dict[str, Any]] = []
+    names = [SearcherName(index) for index in range(config.searcher.num_searchers)]
+    searchers: list[Searcher] = []
     try:
+        for name in names:
+            activity = Activity(run, name.process)
+            searchers.append(
+                build_searcher(config, name, weights=weights, groups=groups, activity=activity, taking_turns=True)
+            )
         trainer = build_trainer(
             config,
             run,
@@ -38,32 +43,39 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
             groups=groups,
             checkpoint=checkpoint,
             started=started,
-            searcher_states=lambda: list(before_round),
+            activity=Activity(run, TRAINER),
+            repeatable=True,
         )
         if checkpoint is not None:
             for searcher, state in zip(searchers, checkpoint.state()["searchers"], strict=True):
                 searcher.restore(state)
-
-        def search() -> None:
-            # A resume publishes the same version again, so a checkpoint keeps the state before the round.
-            before_round[:] = [searcher.state() for searcher in searchers]
-            if trainer.step < config.trainer.num_steps and not trainer.stop_requested:
-                with trainer.activity("search", f"version {trainer.step}"):
-                    for searcher in searchers:
-                        searcher.run_round()
-
-        def end() -> None:
-            for searcher in searchers:
-                searcher.finish()
-
-        weights.on_publish = groups.on_wait = search
-        groups.on_drain = end
-        with stop_on_interrupt(trainer):
-            trainer.run()
-        return trainer.step >= config.trainer.num_steps
+        with stop_on_interrupt(trainer), trainer.stopped_if_disk_is_full():
+            take_turns(trainer, searchers)
+        return trainer.finished
     finally:
         for searcher in searchers:
             searcher.scorer.close()
+
+
+def take_turns(trainer: Trainer, searchers: Sequence[Searcher]) -> None:
+    """The whole run: Searchers explore, the Trainer trains on what they made, up to the next version of the weights."""
+    for searcher in searchers:
+        searcher.begin()
+    trainer.begin()
+    states = [searcher.state() for searcher in searchers]
+    while not trainer.done:
+        with trainer.activity("search", f"version {trainer.version}"):
+            for searcher in searchers:
+                searcher.run_round()
+        if trainer.advance():
+            # All that they made is merged. A resume from here publishes these weights again, and goes on likewise; a
+            # round that was not merged is repeated.
+            states = [searcher.state() for searcher in searchers]
+            trainer.save_if_due(states)
+    trainer.conclude(states)
+    for searcher in searchers:
+        searcher.finish()
+    trainer.finish()
 
 
 @contextmanager

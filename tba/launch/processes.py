@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tba.activity import FOLDER
+from tba.activity import FOLDER, Activity
 from tba.config import Config
+from tba.launch.supervise import Outcome
 from tba.types import TbaError
 
-USER_ERROR = 64
-"""Exit code of a process that met a mistake the user can fix: starting it again would not help."""
+EXIT_CODES = {Outcome.FINISHED: 0, Outcome.DIED: 1, Outcome.USER_ERROR: 64, Outcome.STOPPED: 65}
+"""By which a process tells how it ended."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a process of a run finds everything: settings, the run's folder, and the meeting point of the processes."""
+class ProcessArguments:
+    """What a process of a run is given: settings, the run's folder, and the meeting point of the processes."""
 
     config: Config
     run: Path
@@ -37,24 +38,28 @@ class Place:
     """When the launcher was started, by the clock: a run's time counts from there."""
 
 
-def run_process(name: str, place: Place, body: Callable[[], None]) -> None:
+def run_process(name: str, given: ProcessArguments, body: Callable[[Activity], Outcome]) -> None:
     """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the launcher alone decides
     die_with_parent()
-    _redirect_output(place.run / "logs" / f"{name}.log")
+    _redirect_output(given.run / "logs" / f"{name}.log")
+    outcome = Outcome.DIED
     try:
-        import torch
-
-        torch.set_num_threads(place.num_threads)
-        body()
+        outcome = body(Activity(given.run, name))
     except TbaError as error:
-        error_file(place.run, name).write_text(str(error), "utf-8")
-        _exit(USER_ERROR)
+        error_file(given.run, name).write_text(str(error), "utf-8")
+        outcome = Outcome.USER_ERROR
     except BaseException:
-        error_file(place.run, name).write_text(traceback.format_exc(), "utf-8")
+        error_file(given.run, name).write_text(traceback.format_exc(), "utf-8")
         traceback.print_exc()
-        _exit(1)
-    _exit(0)
+    finally:
+        _exit(EXIT_CODES[outcome])
+
+
+def import_torch(num_threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(num_threads)
 
 
 def error_file(run: Path, name: str) -> Path:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tba.activity import TRAINER, Activity
 from tba.buffer.draws import Rows, read_draws
 from tba.buffer.recorded import recorded_groups
 from tba.checkpoint import list_checkpoints
@@ -79,7 +80,16 @@ def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console:
 
     torch.set_num_threads(num_threads)
     nobody = Nobody()
-    trainer = build_trainer(config, run, weights=nobody, groups=nobody, checkpoint=None, started=started)
+    trainer = build_trainer(
+        config,
+        run,
+        weights=nobody,
+        groups=nobody,
+        checkpoint=None,
+        started=started,
+        activity=Activity(run, TRAINER),
+        repeatable=True,
+    )
     # The draws are of the line of the newest epoch; data are as old as they were.
     trainer.epochs = Epochs.read(of)
     trainer.epoch = trainer.epochs.newest
@@ -104,8 +114,10 @@ def make_steps(trainer: Trainer, steps: Iterator[list[Group]], advance: Callable
         metrics = trainer.train_step(groups)
         spent = costs(time.monotonic() - started, trainer.activity.seconds())
         trainer.metrics.write("train", trainer.step, {**metrics, **spent})
-        trainer.save_if_due()
+        if trainer.is_checkpoint_due:
+            trainer.save()
         advance(1)
+    trainer.conclude()
     trainer.finish()
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from types import TracebackType
@@ -24,8 +24,9 @@ from tba.rewards.scoring import Failure, FailureKind, ScoreRequest, Scores, all_
 from tba.rewards.serve import Ready
 from tba.types import TbaError
 
-__all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores"]
+__all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores", "Waiting"]
 
+Waiting = Callable[[], AbstractContextManager[None]]
 _Job = tuple[ScoreRequest, Future[Scores]]
 _Batch = list[Future[Scores]]
 
@@ -45,13 +46,18 @@ class Scorer:
         timeout_seconds: float,
         num_processes: int = 1,
         start_seconds: float = 120.0,
+        waiting: Waiting = nullcontext,
     ) -> None:
-        """`weights` may be empty for 1 each; time limits are for one request, and for a process to be ready."""
+        """`weights` may be empty for 1 each; time limits are for one request, and for a process to be ready.
+
+        Scores are waited for within a block that `waiting` makes.
+        """
         self.functions = tuple(functions)
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
         self.timeout_seconds = timeout_seconds
         self.start_seconds = start_seconds
         self.num_processes = num_processes
+        self.waiting = waiting
         if not self.functions:
             raise TbaError("reward.functions is empty: name at least one as module:function")
         if len(self.weights) != len(self.functions) or not all(map(math.isfinite, self.weights)):
@@ -122,11 +128,11 @@ class Scorer:
         """
         if not self._batches:
             raise RuntimeError("no batch was submitted")
-        return [future.result() for future in self._batches.popleft()]
+        return self._results(self._batches.popleft())
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """Score a batch and wait for it. Batches submitted before go first, and stay to be collected."""
-        return [future.result() for future in self._enqueue(requests)]
+        return self._results(self._enqueue(requests))
 
     def close(self) -> None:
         """End the processes and drop what was not collected. May be called twice."""
@@ -148,6 +154,10 @@ class Scorer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _results(self, batch: _Batch) -> list[Scores]:
+        with self.waiting():
+            return [future.result() for future in batch]
 
     def _enqueue(self, requests: Sequence[ScoreRequest]) -> _Batch:
         if not self._threads or self._workers[0].closed:

@@ -26,6 +26,7 @@ from small_runs import (
 from transformers import AutoModelForCausalLM
 
 from tba.api import resume, start
+from tba.searcher import Searcher
 from tba.trainer import Trainer
 
 
@@ -157,10 +158,8 @@ def test_a_run_whose_rewards_are_all_equal_still_moves_on(tmp_path: Path) -> Non
     assert [r["step"] for r in records(start(config).run, "train")] == [1, 2]
 
 
-def test_a_run_stopped_by_ctrl_c_repeats_the_uninterrupted_one_too(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stop waits for the next sync, so that the resumed run has nothing to guess."""
+def stop_at_step_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C once that step was recorded."""
     record = Trainer.record
 
     def interrupted_at_step_3(trainer: Trainer, *arguments: Any) -> None:
@@ -169,10 +168,57 @@ def test_a_run_stopped_by_ctrl_c_repeats_the_uninterrupted_one_too(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "record", interrupted_at_step_3)
+
+
+def test_a_run_stopped_by_ctrl_c_repeats_the_uninterrupted_one_too(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop waits for the next sync, so that the resumed run has nothing to guess."""
+    stop_at_step_3(monkeypatch)
     result = start(small_config(tmp_path, "stopped", run=INLINE, searcher={"num_searchers": 2}))
     assert not result.finished
     assert records(result.run, "train")[-1]["step"] == 4
     assert resume(result.run).finished
     assert same_weights(weights(result.run, 8), weights(whole, 8))
     assert train_records(result.run) == train_records(whole)
+    assert_nothing_doubled(rollouts(result.run), num_responses=4)
+
+
+def test_so_does_one_that_then_lacks_fresh_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At step 3 nothing merged is at most two steps old; what the Searchers have made meanwhile is, and is used."""
+    settings = {"run": INLINE, "trainer": {"max_staleness": 2, "num_steps": 6}, "evaluation": {"period": 0}}
+    whole = start(small_config(tmp_path, "whole", **settings)).run
+    with monkeypatch.context() as stopping:
+        stop_at_step_3(stopping)
+        run = start(small_config(tmp_path, "stopped", **settings)).run
+    assert records(run, "train")[-1]["step"] == 4
+    assert resume(run).finished
+    assert same_weights(weights(run, 6), weights(whole, 6))
+    assert train_records(run) == train_records(whole)
+
+
+@pytest.mark.parametrize("trainer", [{}, {"synchronous": True, "sync_period": 1}])
+def test_a_round_that_ctrl_c_interrupts_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any]
+) -> None:
+    """The Searchers end the round they are at. It is not merged, and the resumed run makes it again."""
+    settings = {"run": INLINE, "trainer": {"num_steps": 6, **trainer}, "evaluation": {"period": 0}}
+    whole = start(small_config(tmp_path, "whole", **settings)).run
+    run_round = Searcher.run_round
+
+    def interrupted_after_step_2(searcher: Searcher) -> None:
+        if searcher.serial >= 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        run_round(searcher)
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Searcher, "run_round", interrupted_after_step_2)
+        result = start(small_config(tmp_path, "stopped", **settings))
+    assert not result.finished
+    assert 0 < records(result.run, "train")[-1]["step"] < 6
+    assert resume(result.run).finished
+    assert same_weights(weights(result.run, 6), weights(whole, 6))
+    # Of a run with a staleness limit, a resumed one has forgotten how many had left the buffer.
+    assert [r["loss"] for r in train_records(result.run)] == [r["loss"] for r in train_records(whole)]
+    assert timeless_records(result.run, "search") == timeless_records(whole, "search")
     assert_nothing_doubled(rollouts(result.run), num_responses=4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tba import activity as activity_module
-from tba.activity import FOLDER, Activity, read_activities
+from tba.activity import FOLDER, Activity, doing_text, read_activities, silent_seconds
 
 
 class Clock:
@@ -113,3 +113,62 @@ def test_a_started_process_replaces_what_its_forerunner_said(tmp_path: Path) -> 
     with first("generate", "a long detail, longer than what comes next"):
         Activity(tmp_path, "searcher-0")
         assert [shown["doing"] for shown in read_activities(tmp_path)] == ["idle"]
+
+
+def test_a_beat_shows_that_the_work_goes_on(tmp_path: Path, clock: Clock) -> None:
+    activity = Activity(tmp_path, "searcher-0")
+    with activity("generate"):
+        began = read_activities(tmp_path)[0]
+        clock.pass_seconds(100)
+        assert read_activities(tmp_path)[0]["beat"] == began["beat"], "nothing happened"
+        assert silent_seconds(read_activities(tmp_path)[0]) == 100
+        activity.beat()
+        shown = read_activities(tmp_path)[0]
+        assert (shown["since"], shown["beat"]) == (began["since"], began["beat"] + 100)
+        assert silent_seconds(shown) == 0
+    assert read_activities(tmp_path)[0]["since"] == began["since"] + 100
+
+
+def test_activities_that_follow_each_other_are_signs_of_life_also_if_they_are_the_same(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """A loop that does one thing all the time, such as waiting in small portions."""
+    activity = Activity(tmp_path, "searcher-0")
+    beats = set()
+    for _ in range(5):
+        clock.pass_seconds(1)
+        with activity("wait"):
+            beats.add(read_activities(tmp_path)[0]["beat"])
+    assert len(beats) == 5
+    clock.pass_seconds(1)
+    activity.seconds()
+    assert read_activities(tmp_path)[0]["beat"] == clock.now
+
+
+def test_a_thread_beats_while_it_is_quiet(tmp_path: Path) -> None:
+    """Ends by the time limit of tests if it does not."""
+    activity = Activity(tmp_path, "searcher-0")
+    with activity("score"), activity.quiet():
+        first = read_activities(tmp_path)[0]["beat"]
+        while not any(shown["beat"] > first for shown in read_activities(tmp_path)):
+            pass
+        assert read_activities(tmp_path)[0]["doing"] == "score"
+
+
+def test_quiet_blocks_nest(tmp_path: Path) -> None:
+    activity = Activity(tmp_path, "searcher-0")
+    with activity.quiet():
+        with activity.quiet():
+            pass
+        assert activity._num_quiet == 1
+    assert activity._num_quiet == 0
+
+
+def test_records_of_a_run_without_beats_can_be_read(tmp_path: Path, clock: Clock) -> None:
+    """As tba 0.1.0 left them."""
+    record = {"process": "trainer", "pid": 1, "doing": "compute", "detail": "step 3", "since": 900.0}
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "trainer.json").write_text(json.dumps(record), "utf-8")
+    [shown] = read_activities(tmp_path)
+    assert silent_seconds(shown) == 100
+    assert doing_text(shown) == "compute step 3"

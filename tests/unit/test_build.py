@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from tba.build import _share_of_a_period, build_scorer, build_task
+from tba.activity import Activity
+from tba.build import _beat_at_every_pass, _share_of_a_period, build_scorer, build_task
 from tba.config import Config, load_config
 from tba.encoding import encoder
-from tba.policy import load_model, load_tokenizer
+from tba.engines.transformers import TransformersEngine
+from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.tasks import load_task
-from tba.types import TbaError
+from tba.testing import make_response
+from tba.types import Prompt, TbaError
 
 
 def custom(tmp_path: Path, rows: list[dict[str, Any]], **sections: Any) -> Config:
@@ -77,3 +80,31 @@ def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
     assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
     named = Config.embedded(reward={"functions": ["a:b"]})
     assert build_scorer(named, load_task(named.task, encode)).functions == ("a:b",)
+
+
+class CountedBeats(Activity):
+    def __init__(self) -> None:
+        super().__init__(None, "searcher-0")
+        self.num_beats = 0
+
+    def beat(self) -> None:
+        self.num_beats += 1
+
+
+@pytest.mark.parametrize("attention", ["shared", "padded"])
+def test_long_generations_and_passes_give_signs_of_life(attention: str) -> None:
+    """One for each token that is decoded, and one for each pass: none of them is long."""
+    model, tokenizer, activity = (
+        load_model("arithmetic", attention=attention),
+        load_tokenizer("arithmetic"),
+        CountedBeats(),
+    )
+    _beat_at_every_pass(model, activity)
+    prompt = Prompt("p", "1+1=\n", tuple(tokenizer.encode("1+1=\n")))
+    engine = TransformersEngine(model, tokenizer, temperature=1.0, max_new_tokens=20, seed=0)
+    [responses] = engine.generate([prompt], 2)
+    assert activity.num_beats >= max(len(response) for response in responses) > 1
+    activity.num_beats = 0
+    answered = [(prompt, [make_response([4, 5, 6 + i])]) for i in range(3)]
+    Reference(Policy(model, temperature=1.0), max_tokens=1).token_logprobs(answered)
+    assert activity.num_beats == 3

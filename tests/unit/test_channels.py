@@ -121,13 +121,15 @@ def test_a_subscriber_waits_for_the_first_version_while_the_trainer_lives(tmp_pa
             publisher.publish(at(7), payload(at(7), 8))
         return True
 
-    assert_is_of(SharedWeightSubscriber(tmp_path, alive).newer_than(at(-1)), at(7), 8)
+    reader = SharedWeightSubscriber(tmp_path, alive)
+    reader.wait_for_first()
+    assert_is_of(reader.newer_than(at(-1)), at(7), 8)
     assert asked == 3
 
 
 def test_a_subscriber_does_not_wait_for_a_dead_trainer(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match="the Trainer ended before it published any weights"):
-        SharedWeightSubscriber(tmp_path, lambda: False).newer_than(at(-1))
+        SharedWeightSubscriber(tmp_path, lambda: False).wait_for_first()
 
 
 def test_the_layout_appears_only_with_a_whole_version(tmp_path: Path) -> None:
@@ -144,6 +146,7 @@ def test_no_version_is_torn_or_mislabelled(tmp_path: Path) -> None:
     seen = [at(0)]
     with running(publish_back_to_back, tmp_path, num_words, enough) as process:
         reader = SharedWeightSubscriber(tmp_path, process.is_alive)
+        reader.wait_for_first()
         while not reader.closed:
             update = reader.newer_than(seen[-1])
             if update is not None:
@@ -268,6 +271,12 @@ def receive_until(receiver: SocketGroupReceiver, enough: Callable[[list[Message]
     return messages
 
 
+def drain(receiver: SocketGroupReceiver) -> list[Message]:
+    """What arrives until everybody has hung up."""
+    messages = receive_until(receiver, lambda _: not receiver.is_open)
+    return messages + receiver.receive()
+
+
 def send_all(meeting: Path, name: str, count: int, num_bytes: int = 0) -> None:
     with closing(sender_to(meeting)) as sender:
         for number in range(count):
@@ -309,7 +318,7 @@ def test_each_sender_is_heard_in_its_order(meeting: Path, receiver: SocketGroupR
         assert numbers(messages, name) == list(range(300))
     for thread in threads:
         thread.join()
-    assert receiver.drain() == []
+    assert drain(receiver) == []
 
 
 def test_a_searcher_waits_for_a_trainer_that_is_not_there_yet(meeting: Path) -> None:
@@ -345,7 +354,7 @@ def test_a_sender_that_dies_within_a_message_loses_that_one_only(
     messages = receive_until(receiver, lambda messages: {m.source for m in messages} == {"other", "dying"})
     other.send(numbered("other", 1))
     other.close()
-    messages += receiver.drain()
+    messages += drain(receiver)
     assert numbers(messages, "dying") == [0, 1]
     assert numbers(messages, "other") == [0, 1]
 
@@ -358,7 +367,7 @@ def test_a_killed_process_spoils_nobody_elses_messages(meeting: Path, receiver: 
         process.kill()
         process.join()
         other.send(numbered("other", 1))
-    messages += receiver.drain()
+    messages += drain(receiver)
     assert numbers(messages, "other") == [0, 1]
     found = numbers(messages, "killed")
     assert found == list(range(len(found)))
@@ -418,19 +427,39 @@ def test_a_slow_trainer_makes_searchers_wait_and_loses_nothing(meeting: Path) ->
         thread.join()
 
 
-def test_drain_ends_when_everybody_has_hung_up(meeting: Path) -> None:
+def test_what_was_sent_before_everybody_hung_up_can_still_be_received(meeting: Path) -> None:
     """Also what no longer fitted when the Trainer stopped receiving."""
     with closing(SocketGroupReceiver(meeting, KEY, capacity=3)) as receiver:
         for i in range(3):
             in_thread(send_all, meeting, f"searcher-{i}", 40, 10_000)
         messages = receive_until(receiver, lambda messages: len({m.source for m in messages}) == 3)
-        messages += receiver.drain()
+        messages += drain(receiver)
         for i in range(3):
             assert numbers(messages, f"searcher-{i}") == list(range(40))
 
 
-def test_drain_with_nobody_there_returns(receiver: SocketGroupReceiver) -> None:
-    assert receiver.drain() == []
+def test_a_receiver_is_open_while_a_sender_is_connected(meeting: Path, receiver: SocketGroupReceiver) -> None:
+    assert not receiver.is_open
+    with closing(sender_to(meeting)) as sender:
+        sender.send(numbered("searcher-0", 0))
+        receive_until(receiver, lambda messages: len(messages) == 1)
+        assert receiver.is_open
+    assert drain(receiver) == []
+
+
+def test_sending_is_a_wait(meeting: Path, receiver: SocketGroupReceiver) -> None:
+    """Whoever sends to a Trainer that is far behind can say that it waits."""
+    entered = []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        entered.append(True)
+        yield
+
+    with closing(SocketGroupSender(meeting, KEY, lambda: True, waiting)) as sender:
+        sender.send(numbered("searcher-0", 0))
+        sender.send(numbered("searcher-0", 1))
+    assert len(entered) == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -452,13 +481,10 @@ def test_inline_weights_keep_their_own_copy() -> None:
     assert (weights.closed, weights.finished) == (True, True)
 
 
-def test_inline_channels_run_the_searchers_when_asked() -> None:
-    weights, groups = InlineWeights(), InlineGroups()
-    weights.on_publish = lambda: groups.send(numbered("published", 0))
-    groups.on_wait = lambda: groups.send(numbered("waited for", 0))
-    groups.on_drain = lambda: groups.send(numbered("drained", 0))
-    weights.publish(at(0), {})
-    assert [m.source for m in groups.receive(wait=True)] == ["published"], "what is there is not waited for"
-    assert groups.receive() == []
-    assert [m.source for m in groups.receive(wait=True)] == ["waited for"]
-    assert [m.source for m in groups.drain()] == ["drained"]
+def test_inline_groups_come_once_and_in_order() -> None:
+    groups = InlineGroups()
+    for number in range(3):
+        groups.send(numbered("searcher-0", number))
+    assert numbers(groups.receive(), "searcher-0") == [0, 1, 2]
+    assert groups.receive(wait=True) == [], "who takes turns does not wait"
+    assert not groups.is_open

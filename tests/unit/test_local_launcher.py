@@ -1,50 +1,40 @@
-"""What the local launcher says about a process that ended."""
+"""What the local launcher makes of the way a process ended."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tba.config import Config
-from tba.launch.local import LocalRun, TrainerDiedError
-from tba.types import TbaError
-
-MEMORY = "probably out of memory"
+from tba.launch.local import _exit_of
+from tba.launch.processes import EXIT_CODES, error_file
+from tba.launch.supervise import Outcome
 
 
-def a_run(folder: Path, **processes: Any) -> LocalRun:
-    """A run whose processes have ended already."""
-    run = LocalRun(Config.embedded(run={"max_restarts": 0}), folder, None, folder)
-    for name, process in processes.items():
-        setattr(run, f"_{name}", process)
-    return run
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_process_tells_how_it_ended_by_its_exit_code(tmp_path: Path, outcome: Outcome) -> None:
+    ended = _exit_of("trainer", EXIT_CODES[outcome], tmp_path)
+    assert (ended.outcome, ended.process, ended.error) == (outcome, "trainer", "")
+    assert not ended.maybe_out_of_memory
 
 
-def ended(code: int) -> Any:
-    return SimpleNamespace(exitcode=code, pid=1, is_alive=lambda: False)
+@pytest.mark.parametrize("code", [2, 127, -signal.SIGSEGV, -signal.SIGTERM])
+def test_any_other_end_is_a_death(tmp_path: Path, code: int) -> None:
+    ended = _exit_of("trainer", code, tmp_path)
+    assert ended.outcome is Outcome.DIED
+    assert str(abs(code)) in ended.how
+    assert not ended.maybe_out_of_memory
 
 
-def test_a_trainer_that_was_killed_as_without_memory_is_told_what_takes_less(tmp_path: Path) -> None:
-    with pytest.raises(TrainerDiedError, match=MEMORY) as error:
-        a_run(tmp_path, trainer=ended(-signal.SIGKILL))._outcome()
-    [line] = str(error.value).splitlines()
-    for part in ("SIGKILL", "trainer.micro_batch_tokens", "model.gradient_checkpointing", f"--resume {tmp_path}"):
-        assert part in line
+def test_the_kernels_kill_may_be_for_memory(tmp_path: Path) -> None:
+    ended = _exit_of("searcher-0", -signal.SIGKILL, tmp_path)
+    assert ended.maybe_out_of_memory
+    assert "SIGKILL" in ended.how
 
 
-@pytest.mark.parametrize("code", [-signal.SIGSEGV, -signal.SIGTERM, 1])
-def test_other_ends_of_a_trainer_say_nothing_of_memory(tmp_path: Path, code: int) -> None:
-    with pytest.raises(TrainerDiedError, match=f"--resume {tmp_path}") as error:
-        a_run(tmp_path, trainer=ended(code))._outcome()
-    assert MEMORY not in str(error.value)
-
-
-def test_searchers_that_were_killed_as_without_memory_are_told_what_takes_less(tmp_path: Path) -> None:
-    run = a_run(tmp_path, trainer=ended(0), searchers={0: ended(-signal.SIGKILL)})
-    run._look_after_searchers()
-    with pytest.raises(TbaError, match=r"run\.max_restarts = 0 .*SIGKILL.*out of memory: lower searcher\."):
-        run._outcome()
+def test_what_a_process_left_is_told(tmp_path: Path) -> None:
+    path = error_file(tmp_path, "searcher-0")
+    path.parent.mkdir()
+    path.write_text("fix this", "utf-8")
+    assert _exit_of("searcher-0", 64, tmp_path).error == "fix this"

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +13,15 @@ from float64 import in_float64, to_float64
 from torch.testing import assert_close
 from trainer_cases import GROUP_SIZE, model_of, parameters, random_groups, trainer_in
 
+from tba.activity import Activity
+from tba.buffer.log import RolloutLog
+from tba.channels.base import Message
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.checkpoint import list_checkpoints
 from tba.metrics import read_metrics
 from tba.testing import save_tiny_model
-from tba.types import Group
+from tba.trainer import NO_GROUPS_STEPS, NO_GROUPS_SYNCS, Trainer
+from tba.types import Group, Report
 
 
 @pytest.fixture(scope="module")
@@ -89,19 +96,134 @@ def test_staleness_is_counted_from_the_version_that_is_trained(tmp_path: Path, f
 def test_a_stop_while_it_waits_for_fresh_groups_saves_and_ends(tmp_path: Path, folder: str, num_fresh: int) -> None:
     """In synchronous mode the Trainer spends most of its time so; Ctrl-C must find a checkpoint written."""
     trainer = trainer_in(tmp_path / "run", folder, synchronous=True, sync_period=1, num_steps=10)
-    groups, weights = trainer.groups, trainer.weights
-    assert isinstance(groups, InlineGroups)
+    weights = trainer.weights
     assert isinstance(weights, InlineWeights)
     rounds = iter([random_groups(2, version=0), random_groups(num_fresh, version=1)])
 
-    def search() -> None:
-        for i, group in enumerate(next(rounds, [])):
-            groups.send(Group(group.prompt, group.trajectories, "searcher-0", 100 * trainer.step + i + 1))
-        trainer.stop_requested = trainer.step == 1
+    class Searching(InlineGroups):
+        """Hands up another round when it is waited for."""
 
-    groups.on_wait = search
+        def receive(self, wait: bool = False) -> list[Message]:
+            for i, group in enumerate(next(rounds, []) if wait else []):
+                self.send(Group(group.prompt, group.trajectories, "searcher-0", 100 * trainer.step + i + 1))
+            trainer.stop_requested = wait and trainer.step == 1
+            return super().receive(wait)
+
+    trainer.groups = Searching()
     trainer.run()
     assert trainer.step == 1
     assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [1]
     assert weights.closed
     assert not weights.finished
+
+
+class Sent(InlineGroups):
+    """At each sync, groups of the steps that are named come up."""
+
+    def __init__(self, trainer: Trainer, steps: Collection[int]) -> None:
+        super().__init__()
+        self._trainer = trainer
+        self._steps = steps
+
+    def receive(self, wait: bool = False) -> list[Message]:
+        step = self._trainer.step
+        for i, group in enumerate(random_groups(2, version=step) if step in self._steps else []):
+            self.send(replace(group, serial=100 * step + i + 1))
+        return super().receive(wait)
+
+
+def told_steps(run: Path) -> list[int]:
+    return [r["step"] for r in read_metrics(run) if r.get("event") == "no_new_groups"]
+
+
+@pytest.mark.parametrize(
+    ("sync_period", "steps_with_groups", "told"),
+    [
+        (1, range(200), []),
+        (1, [0, 3], [3 + NO_GROUPS_STEPS]),
+        (1, [0, 60], [NO_GROUPS_STEPS, 60 + NO_GROUPS_STEPS]),
+        (10, [0, 20], [20 + 10 * NO_GROUPS_SYNCS]),
+    ],
+)
+def test_that_no_new_groups_come_is_told_once_until_one_comes(
+    tmp_path: Path, folder: str, sync_period: int, steps_with_groups: Collection[int], told: list[int]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    trainer = trainer_in(run, folder, sync_period=sync_period, num_steps=150)
+    trainer.groups = Sent(trainer, steps_with_groups)
+
+    def make_step() -> None:
+        trainer.step += 1
+
+    trainer.make_step = make_step  # type: ignore[method-assign] # what it learns does not matter
+    with Activity(run, "searcher-0")("generate", "8 prompts × 16"):
+        trainer.begin()
+        while not trainer.done:
+            trainer.advance()
+    assert told_steps(run) == told
+    messages = [r["message"] for r in read_metrics(run) if r.get("event") == "no_new_groups"]
+    assert all("searcher-0: generate 8 prompts × 16" in message for message in messages)
+
+
+class NeverHungUp(InlineGroups):
+    """A Searcher that does not end: it sends a report whenever it is waited for."""
+
+    is_open = True
+
+    def __init__(self, on_wait: Callable[[int], None]) -> None:
+        super().__init__()
+        self.num_waits = 0
+        self._on_wait = on_wait
+
+    def receive(self, wait: bool = False) -> list[Message]:
+        if wait:
+            self.num_waits += 1
+            self.send(Report("event", "searcher-0", {"event": "still_here"}))
+            self._on_wait(self.num_waits)
+        return super().receive(wait)
+
+
+def test_the_end_of_a_run_has_a_bound(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Searcher that goes on sending for ever after the last step is not waited for, but for what it had to say."""
+    trainer = trainer_in(tmp_path / "run", folder, num_steps=1)
+    now = 0.0
+    monkeypatch.setattr("tba.trainer.time", SimpleNamespace(monotonic=lambda: now))
+
+    def pass_seconds(waits: int) -> None:
+        nonlocal now
+        now += 10.0
+
+    trainer.step, trainer.end_seconds = 1, 60.0
+    trainer.groups = groups = NeverHungUp(pass_seconds)
+    trainer.conclude()
+    trainer.finish()
+    assert groups.num_waits == 6
+    assert len([r for r in read_metrics(tmp_path / "run") if r.get("event") == "still_here"]) == 6
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_stop_ends_the_wait_for_the_last_evaluation(tmp_path: Path, folder: str) -> None:
+    trainer = trainer_in(tmp_path / "run", folder, num_steps=1)
+
+    def ctrl_c(waits: int) -> None:
+        trainer.stop_requested = waits == 3
+
+    trainer.step = 1
+    trainer.groups = groups = NeverHungUp(ctrl_c)
+    trainer.conclude()
+    trainer.finish()
+    assert groups.num_waits == 3
+    assert trainer.finished
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_groups_that_come_after_the_last_step_are_in_the_log(tmp_path: Path, folder: str) -> None:
+    trainer = trainer_in(tmp_path / "run", folder, num_steps=1)
+    trainer.step = 1
+    trainer.conclude()
+    assert isinstance(trainer.groups, InlineGroups)
+    for group in random_groups(3, version=1):
+        trainer.groups.send(group)
+    trainer.finish()
+    assert sum(len(groups) for groups in RolloutLog(tmp_path / "run" / "rollouts").read()) == 3

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tba.testing import make_response
-from tba.types import NEVER_PUBLISHED, Response, Steps, Version
+from tba.types import NEVER_PUBLISHED, Response, SearcherName, Steps, Version
 
 
 def test_versions_order_by_epoch_first() -> None:
@@ -64,3 +64,13 @@ def test_a_response_of_others_has_no_version() -> None:
 def test_the_steps_in_both_are_in_each(one: Steps, other: Steps) -> None:
     for step in range(8):
         assert one.within(other).includes(step) == (one.includes(step) and other.includes(step))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(SearcherName(0), "searcher-0"), (SearcherName(3, 12), "searcher-3.12"), (SearcherName(10), "searcher-10")],
+)
+def test_a_searcher_is_known_by_its_source_and_by_its_process(name: SearcherName, text: str) -> None:
+    assert str(name) == text
+    assert SearcherName.read(text) == name
+    assert name.process == f"searcher-{name.index}", "whichever start it is"

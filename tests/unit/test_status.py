@@ -1,0 +1,66 @@
+"""What `tba status` and the display say of processes."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tba import activity as activity_module
+from tba.activity import SILENT_SECONDS, Activity
+from tba.config import Config
+from tba.display import Display
+from tba.runs import write_run_config
+from tba.status import show_status
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of two processes: `searcher-0` was heard of an hour ago, `trainer` just now."""
+    monkeypatch.setattr("tba.status._is_alive", lambda pid: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    write_run_config(tmp_path, Config.embedded())
+    an_hour_ago = time.time() - 3_600
+    with monkeypatch.context() as past:
+        past.setattr(activity_module.time, "time", lambda: an_hour_ago)
+        Activity(tmp_path, "searcher-0")
+    Activity(tmp_path, "trainer")
+    assert SILENT_SECONDS < 3_600
+    return tmp_path
+
+
+def test_status_names_a_silent_process(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(run)
+    told = [line for line in capsys.readouterr().out.splitlines() if "no sign of life" in line]
+    assert len(told) == 1
+    assert "searcher-0" in told[0]
+    assert "3600 s" in told[0]
+
+
+def test_the_display_names_a_silent_process(run: Path) -> None:
+    display = Display(Config.embedded(run={"display": "none"}), run)
+    [line] = display._silent()
+    assert "searcher-0: no sign of life for 3600 s (idle)" in line.plain
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(display._panel())
+    assert line.plain in console.export_text()
+
+
+class Broken(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_terminal_that_goes_away_does_not_end_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printing ends with the first line that fails; what runs meanwhile, and the end, do not hear of it."""
+    monkeypatch.setattr("tba.display._PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("tba.display._TICK_SECONDS", 0.001)
+    with Display(Config.embedded(run={"display": "plain"}), run) as display:
+        display._console = Console(file=Broken())
+        display._thread.join()  # it gave up
+        display.conclude(True)
