@@ -17,6 +17,7 @@ from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.devices import moved
 from tba.epochs import Epochs
 from tba.learn.learner import LocalLearner
 from tba.metrics import Metrics
@@ -42,11 +43,19 @@ GROUP_SIZE = 3
 
 
 def learner_in(
-    run: Path, folder: str, *, attention: str = "auto", objective: ObjectiveConfig | None = None, **settings: Any
+    run: Path,
+    folder: str,
+    *,
+    attention: str = "auto",
+    objective: ObjectiveConfig | None = None,
+    device: str = "cpu",
+    **settings: Any,
 ) -> LocalLearner:
     config = TrainerConfig(learning_rate=1e-2, **settings)
-    policy = Policy(load_model(folder, attention=attention), temperature=0.8)
+    policy = Policy(moved(load_model(folder, attention=attention), torch.device(device)), temperature=0.8)
     made = (objective or VarGrad(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
+    for module in made.modules.values():
+        moved(module, policy.device)
     return LocalLearner(
         policy,
         load_tokenizer(folder),
