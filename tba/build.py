@@ -243,7 +243,7 @@ def _beside(reward: RewardSpec, device: str) -> RewardSpec:
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
     """An engine on its own, for evaluation."""
-    device = device_of(config.engine.devices[0], "engine.device")
+    device = device_of(config.engine.device[0], "engine.device")
     model = moved(_load(config, config.model.path, config.engine.dtype), device)
     tokenizer = _tokenizer(config)
     return _engine(config, model, tokenizer, integer(Purpose.EVALUATED_RESPONSES, config.run.seed)), tokenizer, model
@@ -375,7 +375,7 @@ def _share_of_a_period(config: Config, index: int) -> int:
 
 def _device_of_searcher(config: Config, index: int) -> torch.device:
     learner = definite(config.model.device, num_gpus())
-    return device_of(searcher_device(config.engine.devices, index, learner, num_gpus()), "engine.device")
+    return device_of(searcher_device(config.engine.device, index, learner, num_gpus()), "engine.device")
 
 
 def _load(config: Config, path: str, dtype: str = "float32") -> PreTrainedModel:

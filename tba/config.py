@@ -145,8 +145,8 @@ class EngineConfig(Section):
     """Length limit of a response, its end-of-sequence token included."""
     device: DeviceList = ("auto",)
     """Device that responses are generated on: one for all Searchers, or a list with one for each (`cuda:1,cuda:2`).
-    `auto` deals Searchers out over the GPUs that `model.device` leaves, shares its GPU where there is no other, and is
-    the CPU where torch finds none or where `engine.precision` is `int8`, which only CPUs have."""
+    `auto` deals Searchers out over the GPUs other than that of `model.device`, shares it where there is no other, and
+    is the CPU where torch finds none."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the engine keeps its weights. `bfloat16` takes half the memory, computes in bfloat16, and is a
     little off-policy, which the objective accepts; evaluation then uses these weights too. What is trained and
@@ -154,16 +154,11 @@ class EngineConfig(Section):
     precision: Literal["float32", "int8"] = "float32"
     """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.4 times as fast on models of
     100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
-    as published."""
+    as published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
     stop_text: str = ""
     """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """`device`, with the CPU for `auto` where nothing else has the kernels."""
-        return tuple("cpu" if self.precision == "int8" and name == "auto" else name for name in self.device)
 
 
 class ReferenceConfig(Section):
@@ -383,7 +378,9 @@ class Config(Section):
                 "name one for all, or one for each"
             )
         if engine.precision == "int8" and any(device.startswith("cuda") for device in engine.device):
-            raise ValueError("engine.precision = 'int8' is for CPUs: set engine.device = 'cpu', or another precision")
+            raise ValueError(
+                "engine.precision = 'int8' is for CPUs: set engine.device = 'cpu', or leave one of them out"
+            )
         if engine.precision == "int8" and engine.dtype != "float32":
             raise ValueError("engine.precision = 'int8' needs engine.dtype = 'float32': choose one of the two")
         if self.model.lora_rank and reference.device != "auto":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -126,13 +126,6 @@ def _quantised(weight_OI: Tensor) -> Any:
     return torch.ops.quantized.linear_prepack(quantised, None)
 
 
-def can_be_packed(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """The kernels are for CPUs, and for weights that are kept in full: other layers stay plain."""
-    if type(layer) is not nn.Linear:
-        return False
-    return layer.weight.device.type == "cpu" and layer.weight.dtype != torch.bfloat16
-
-
 @contextmanager
 def in_full_precision(model: PreTrainedModel) -> Iterator[None]:
     """Multiply by the parameters themselves for the time of the context, also where the packed copy is coarser."""
@@ -148,12 +141,14 @@ def in_full_precision(model: PreTrainedModel) -> Iterator[None]:
 
 
 class PackedLayers:
-    """All linear layers of a model that are on the CPU, replaced by packed ones."""
+    """All linear layers of a model, replaced by packed ones; on another device than the CPU they stay plain."""
 
     def __init__(self, model: PreTrainedModel, precision: Precision) -> None:
         self._products: list[PackedProduct] = []
+        if model.device.type != "cpu" or model.dtype == torch.bfloat16:
+            return  # the kernels are for CPUs, and for weights that are kept in full
         for parent in list(model.modules()):
-            layers = {name: child for name, child in parent.named_children() if can_be_packed(child)}
+            layers = {name: child for name, child in parent.named_children() if type(child) is nn.Linear}
             for names in _grouped(layers):
                 product = PackedProduct([layers[name] for name in names], precision)
                 for name, layer in zip(names, product.layers, strict=True):

@@ -111,11 +111,6 @@ def test_settings_that_contradict_each_other_are_refused(sections: dict[str, Any
     assert "\n" not in str(caught.value)
 
 
-def test_what_only_cpus_can_do_makes_auto_the_cpu() -> None:
-    assert Config.embedded(engine={"precision": "int8"}).engine.devices == ("cpu",)
-    assert Config.embedded().engine.devices == ("auto",)
-
-
 def test_with_adapters_both_may_be_bfloat16() -> None:
     Config.embedded(model={"lora_rank": 2}, engine={"dtype": "bfloat16"}, reference={"dtype": "bfloat16"})
 
