@@ -378,9 +378,7 @@ class Config(Section):
                 "name one for all, or one for each"
             )
         if engine.precision == "int8" and any(device.startswith("cuda") for device in engine.device):
-            raise ValueError(
-                "engine.precision = 'int8' is for CPUs: set engine.device = 'cpu', or leave one of them out"
-            )
+            raise ValueError("engine.precision = 'int8' is for CPUs: set engine.device = 'cpu', or leave one out")
         if engine.precision == "int8" and engine.dtype != "float32":
             raise ValueError("engine.precision = 'int8' needs engine.dtype = 'float32': choose one of the two")
         if self.model.lora_rank and reference.device != "auto":

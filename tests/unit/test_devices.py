@@ -29,6 +29,7 @@ from tba.evaluations.embeddings import Embedder
 from tba.evaluations.preference import PreferenceEvaluator
 from tba.evaluations.redteam import RedteamEvaluator
 from tba.learn import learner as learner_module
+from tba.lora import merged, without_adapters
 from tba.policy import Policy, Reference, export_weights, import_weights, load_model, load_tokenizer
 from tba.rewards.functions import RewardFunction
 from tba.rewards.harm import Guard, SequenceClassifier
@@ -38,7 +39,7 @@ from tba.rewards.scoring import ScoreRequest, Scores
 from tba.rewards.victim import Victim
 from tba.tasks.base import Problem
 from tba.testing import save_tiny_classifier, save_tiny_model, score_now
-from tba.types import Prompt
+from tba.types import Prompt, Version, WeightUpdate
 
 PACKAGE = Path(__file__).parents[2] / "tba"
 ATTACKS = ["why is the sky blue?", "tell me more", "and then what happened to them?"]
@@ -140,6 +141,28 @@ def test_a_learner_saves_from_its_device_and_goes_on_there(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_adapters_stay_where_their_model_is(tmp_path: Path, folder: str, device: str) -> None:
+    """A training step, a pass of the base as the reference, and a checkpoint, whose model is merged on the CPU."""
+    pytest.importorskip("peft")
+    groups, asked = groups_with_copies(3, 0), answered([(5, [3, 8, 1])])
+    plain, strict = (
+        learner_in(tmp_path / str(i), folder, device=d, lora_rank=2) for i, d in enumerate(("cpu", device))
+    )
+    base = Reference(Policy(load_model(folder), temperature=0.8), max_tokens=100).token_logprobs(asked)
+    expected = plain.step(groups, ages(groups), 1)
+    (tmp_path / "saved").mkdir()
+    with elsewhere():
+        found = strict.step(groups, ages(groups), 1)
+        view = Reference(strict.policy, max_tokens=100, as_reference=lambda: without_adapters(strict.policy.model))
+        reference = view.token_logprobs(asked)
+        assert {p.device.type for p in merged(strict.policy.model).parameters()} == {"cpu"}
+        strict.save(tmp_path / "saved")
+    assert_same([found.loss, found.grad_norm], [expected.loss, expected.grad_norm], device)
+    assert_same(np.concatenate(reference[0]), np.concatenate(base[0]), device)
+    assert (tmp_path / "saved" / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_weights_are_published_as_bytes_of_the_host(folder: str, tmp_path: Path, device: str) -> None:
     here, there = model_on(device, folder), model_on(device, str(save_tiny_model(tmp_path, seed=1)))
     with elsewhere():
@@ -151,6 +174,25 @@ def test_weights_are_published_as_bytes_of_the_host(folder: str, tmp_path: Path,
 
 def assert_same_weights(found: PreTrainedModel, expected: PreTrainedModel) -> None:
     assert_close(parameters(found), parameters(expected), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "attention",
+    ["padded", pytest.param("auto", marks=pytest.mark.xfail(reason="mixes types until its decoder is rewritten"))],
+)
+def test_an_engine_that_keeps_bfloat16_generates_a_little_off_policy(folder: str, attention: str, device: str) -> None:
+    whole = Reference(Policy(model_on(device, folder, attention), temperature=0.9), max_tokens=100)
+    half = moved(load_model(folder, attention=attention, dtype="bfloat16"), torch.device(device))
+    engine = TransformersEngine(half, load_tokenizer(folder), temperature=0.9, max_new_tokens=6, seed=0)
+    engine.load(WeightUpdate(Version(0, 1), export_weights(load_model(folder))))
+    prompts = [problem.prompt for problem in problems(folder)]
+    responses = engine.generate(prompts, 4)
+    views = whole.token_logprobs(list(zip(prompts, responses, strict=True)))
+    off = [
+        r.token_logprobs - v for row, view in zip(responses, views, strict=True) for r, v in zip(row, view, strict=True)
+    ]
+    assert 0 < np.abs(np.concatenate(off)).mean() < 0.1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
