@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -19,8 +20,9 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.devices import device_of, moved, num_gpus
 from tba.encoding import encoder
-from tba.engines.packed_linear import PackedLayers
+from tba.engines.packed_linear import PackedLayers, in_full_precision
 from tba.engines.transformers import TransformersEngine
 from tba.epochs import Epochs
 from tba.evaluations.accuracy import AccuracyEvaluator
@@ -30,12 +32,13 @@ from tba.evaluations.preference import PreferenceEvaluator
 from tba.evaluations.redteam import RedteamEvaluator
 from tba.exploration import Exploration
 from tba.learn.learner import LocalLearner
-from tba.lora import add_adapters
+from tba.lora import add_adapters, has_adapters, without_adapters
 from tba.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
 from tba.optimization import Optimization
+from tba.placement import AUTO, beside, definite, searcher_device
 from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.prompts import PromptStream
-from tba.rewards.functions import RewardSpec
+from tba.rewards.functions import RewardFactory, RewardSpec
 from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer, Waiting
 from tba.searcher import Searcher
@@ -92,12 +95,15 @@ def build_trainer(
 
 def build_learner(config: Config, activity: Activity) -> LocalLearner:
     """The model that is trained as it is at first; a checkpoint is loaded into it."""
-    model = _trained_model(config)
+    device = device_of(config.model.device, "model.device")
+    model = _trained_model(config, device)
     _beat_at_every_pass(model, activity)
     if config.model.gradient_checkpointing:
         _checkpoint_layers(model)
     policy = _policy(config, model)
     objective = config.objective.build(num_steps=config.trainer.num_steps, hidden_size=policy.hidden_size)
+    for module in objective.modules.values():
+        moved(module, device)
     optimization = Optimization(
         model,
         config.trainer,
@@ -131,18 +137,24 @@ def build_searcher(
     index = name.index
     seed = (config.run.seed, index, name.incarnation)
     tokenizer = _tokenizer(config)
-    model = _trained_model(config)
+    device = _device_of_searcher(config, index)
+    model = _trained_model(config, device, config.engine.dtype)
     _beat_at_every_pass(model, activity)
     task = build_task(config, tokenizer, model)
-    scorer = build_scorer(config, task, waiting=activity.quiet)
+    scorer = build_scorer(config, task, str(device), waiting=activity.quiet)
     scorer.begin()
     engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed))
-    reference = _reference_model(config, config.model.path)
-    _beat_at_every_pass(reference, activity)
+    # With adapters the policy has the reference in it; both need never be at work at once.
+    reference = model
+    if not has_adapters(model):
+        reference = _reference_model(config, config.model.path, device)
+        _beat_at_every_pass(reference, activity)
     scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
-        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
+        evaluator = build_evaluator(
+            config, engine, scorer, task, tokenizer=tokenizer, reference=reference, device=str(device)
+        )
     return Searcher(
         str(name),
         engine=engine,
@@ -192,8 +204,11 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
     return replace(task, train=train, held_out=held_out, skipped=skipped)
 
 
-def build_scorer(config: Config, task: Task, *, waiting: Waiting = nullcontext) -> Scorer:
-    """The rewards named; else the task's own; else, for an evaluation that names none, the gold model."""
+def build_scorer(config: Config, task: Task, device: str = AUTO, *, waiting: Waiting = nullcontext) -> Scorer:
+    """The rewards named; else the task's own; else, for an evaluation that names none, the gold model.
+
+    `device` is the engine's, which models of rewards share unless they are given one of their own.
+    """
     settings = config.reward
     functions: list[RewardSpec] = [*settings.functions]
     weights: Sequence[float] = settings.weights
@@ -212,19 +227,35 @@ def build_scorer(config: Config, task: Task, *, waiting: Waiting = nullcontext) 
     if not functions and task.default_reward is not None:
         functions, weights = [task.default_reward, *task.observers], (1.0, *(0.0 for _ in task.observers))
     if not functions and config.evaluation.gold_model is not None:
-        return _gold_scorer(config, config.evaluation.gold_model, waiting)
+        return _gold_scorer(config, config.evaluation.gold_model, device, waiting)
+    functions = [_beside(function, device) for function in functions]
     return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds, waiting)
 
 
-def _gold_scorer(config: Config, path: str, waiting: Waiting) -> Scorer:
+def _gold_scorer(config: Config, path: str, device: str, waiting: Waiting) -> Scorer:
     settings = config.reward
-    model = reward_model(path, batch_size=settings.model_batch_size, device=settings.model_device, name="gold_model")
-    return Scorer([model], (), settings.timeout_seconds, start_seconds=settings.start_seconds, waiting=waiting)
+    model = reward_model(
+        path,
+        batch_size=settings.model_batch_size,
+        device=config.evaluation.gold_device,
+        name="gold_model",
+        device_setting="evaluation.gold_device",
+    )
+    return Scorer(
+        [_beside(model, device)], (), settings.timeout_seconds, start_seconds=settings.start_seconds, waiting=waiting
+    )
+
+
+def _beside(reward: RewardSpec, device: str) -> RewardSpec:
+    """A reward whose models go to that device unless its settings name another."""
+    return replace(reward, settings=beside(reward.settings, device)) if isinstance(reward, RewardFactory) else reward
 
 
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
     """An engine on its own, for evaluation."""
-    model, tokenizer = _load(config, config.model.path), _tokenizer(config)
+    device = device_of(config.engine.device[0], "engine.device")
+    model = moved(_load(config, config.model.path, config.engine.dtype), device)
+    tokenizer = _tokenizer(config)
     return _engine(config, model, tokenizer, integer(Purpose.EVALUATED_RESPONSES, config.run.seed)), tokenizer, model
 
 
@@ -251,13 +282,17 @@ def build_evaluator(
     *,
     tokenizer: PreTrainedTokenizerBase,
     reference: PreTrainedModel | None = None,
+    device: str = AUTO,
 ) -> Evaluator:
-    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be."""
+    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be.
+
+    `device` is the engine's, which models that judge share unless they are given one of their own.
+    """
     settings = config.evaluation
     problems = task.held_out[: settings.num_prompts]
     match config.task.kind:
         case "tldr":
-            return _preference_evaluator(config, engine, scorer, problems, tokenizer, reference)
+            return _preference_evaluator(config, engine, scorer, problems, tokenizer, reference, device)
         case "redteam":
             return RedteamEvaluator(
                 engine,
@@ -265,7 +300,7 @@ def build_evaluator(
                 task.held_out,
                 num_attacks=settings.num_attacks,
                 attacks_per_request=config.searcher.num_responses,
-                embed=Embedder(settings.embedding_model) if settings.embedding_model else None,
+                embed=_embedder(config, device) if settings.embedding_model else None,
                 seed=integer(Purpose.RESAMPLING, config.run.seed),
             )
         case _:
@@ -287,6 +322,7 @@ def _preference_evaluator(
     problems: Sequence[Problem],
     tokenizer: PreTrainedTokenizerBase,
     reference: PreTrainedModel | None,
+    device: str,
 ) -> Evaluator:
     settings = config.evaluation
     gold = settings.gold_model
@@ -297,21 +333,38 @@ def _preference_evaluator(
         num_samples=max(1, settings.num_samples),
         prompts_per_batch=settings.prompts_per_batch,
         num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
-        gold=None if gold is None else lambda: _gold_scorer(config, gold, scorer.waiting),
+        gold=None if gold is None else lambda: _gold_scorer(config, gold, device, scorer.waiting),
         reference=None if reference is None else build_reference(config, reference),
         # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
         untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
     )
 
 
-def load_reference(config: Config) -> PreTrainedModel | None:
-    """The model that `tba eval` measures KL to, if there is one."""
+def _embedder(config: Config, device: str) -> Embedder:
+    settings = config.evaluation
+    own = settings.embedding_device
+    return Embedder(settings.embedding_model, device=device if own == AUTO else own)
+
+
+def load_reference(config: Config, device: torch.device) -> PreTrainedModel | None:
+    """The model that `tba eval` measures KL to, if there is one. `device` is the engine's."""
     path = config.evaluation.reference_model
-    return _reference_model(config, path) if path is not None and config.task.kind == "tldr" else None
+    return _reference_model(config, path, device) if path is not None and config.task.kind == "tldr" else None
 
 
 def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
-    return Reference(_policy(config, model, temperature), max_tokens=config.trainer.micro_batch_tokens)
+    """What a model makes of responses. One with adapters is the reference while they are off, and whole."""
+
+    @contextmanager
+    def as_base() -> Iterator[None]:
+        with without_adapters(model), in_full_precision(model):
+            yield
+
+    return Reference(
+        _policy(config, model, temperature),
+        max_tokens=config.trainer.micro_batch_tokens,
+        as_reference=as_base if has_adapters(model) else nullcontext,
+    )
 
 
 def _policy(config: Config, model: PreTrainedModel, temperature: float | None = None) -> Policy:
@@ -330,21 +383,30 @@ def _share_of_a_period(config: Config, index: int) -> int:
     return base + (index < extra)
 
 
-def _load(config: Config, path: str) -> PreTrainedModel:
-    return load_model(path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code)
+def _device_of_searcher(config: Config, index: int) -> torch.device:
+    learner = definite(config.model.device, num_gpus())
+    return device_of(searcher_device(config.engine.device, index, learner, num_gpus()), "engine.device")
 
 
-def _reference_model(config: Config, path: str) -> PreTrainedModel:
-    """Always without adapters: with them, the reference is the base."""
-    model = _load(config, path)
+def _load(config: Config, path: str, dtype: str = "float32") -> PreTrainedModel:
+    return load_model(
+        path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code, dtype=dtype
+    )
+
+
+def _reference_model(config: Config, path: str, device: torch.device) -> PreTrainedModel:
+    """A frozen copy of its own, beside an engine on that device."""
+    if config.reference.device != AUTO:
+        device = device_of(config.reference.device, "reference.device")
+    model = moved(_load(config, path, config.reference.dtype).requires_grad_(False), device)
     if config.model.precision == "float32":
         PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
     return model
 
 
-def _trained_model(config: Config) -> PreTrainedModel:
+def _trained_model(config: Config, device: torch.device, dtype: str = "float32") -> PreTrainedModel:
     """What is trained. A model to evaluate is loaded without adapters: checkpoints have them merged."""
-    model = _load(config, config.model.path)
+    model = _load(config, config.model.path, dtype)
     if config.model.lora_rank:
         add_adapters(
             model,
@@ -353,7 +415,7 @@ def _trained_model(config: Config) -> PreTrainedModel:
             targets=config.model.lora_targets,
             seed=integer(Purpose.ADAPTERS, config.run.seed),
         )
-    return model
+    return moved(model, device)
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:

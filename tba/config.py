@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tba import config_text
 from tba.config_faults import in_one_line
-from tba.config_section import Section
+from tba.config_section import Device, Section
 from tba.config_tasks import KINDS_WITH_DATA, ArithmeticTaskConfig, TaskConfig, task_shorthand
 from tba.objectives import ObjectiveConfig, carried_over, default_settings
 from tba.types import TbaError
@@ -31,6 +31,7 @@ def _comma_list(value: Any) -> Any:
 
 StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
+DeviceList = Annotated[tuple[Device, ...], BeforeValidator(_comma_list)]
 
 
 class RunConfig(Section):
@@ -65,6 +66,9 @@ class ModelConfig(Section):
 
     path: str
     """A Hugging Face directory or id of a causal LM; `arithmetic` is the embedded one."""
+    device: Device = "auto"
+    """Device that the model is trained on: `cpu`, `cuda` or `cuda:1`. `auto` is the first GPU, or the CPU where torch
+    finds none."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the matrix products. The weights and the optimizer stay float32 (autocast)."""
     attention: Literal["auto", "shared", "padded"] = "auto"
@@ -113,8 +117,8 @@ class RewardConfig(Section):
     """Responses the model scores at a time."""
     model_max_tokens: int | None = Field(None, ge=1)
     """Longer inputs of the model lose their beginning, and are counted; empty: the model's context."""
-    model_device: str = "cpu"
-    """Device of the model, such as `cuda:1`."""
+    model_device: Device = "auto"
+    """Device of the reward model, such as `cuda:1`. `auto` is that of the Searcher's engine."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group. Past it the group's responses are dropped; a function that is not `async` is
     ended by killing its process."""
@@ -147,14 +151,33 @@ class EngineConfig(Section):
     """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
+    device: DeviceList = ("auto",)
+    """Device that responses are generated on: one for all Searchers, or a list with one for each (`cuda:1,cuda:2`).
+    `auto` deals Searchers out over the GPUs other than that of `model.device`, shares it where there is no other, and
+    is the CPU where torch finds none."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which the engine keeps its weights. `bfloat16` takes half the memory, computes in bfloat16, and is a
+    little off-policy, which the objective accepts; evaluation then uses these weights too. What is trained and
+    published stays float32."""
     precision: Literal["float32", "int8"] = "float32"
     """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.4 times as fast on models of
     100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
-    as published."""
+    as published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
     stop_text: str = ""
     """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
+
+
+class ReferenceConfig(Section):
+    """The model that the policy is held to: the one that training starts from, frozen. With adapters
+    (`model.lora_rank`) it is the engine's own model with adapters switched off, and takes no memory."""
+
+    device: Device = "auto"
+    """Device of the reference model. `auto` is that of the Searcher's engine."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which the reference keeps its weights. `bfloat16` takes half the memory, and its log-probabilities are
+    that much coarser."""
 
 
 class SearcherConfig(Section):
@@ -277,6 +300,8 @@ class EvaluationConfig(Section):
     """Prompts generated for at a time."""
     gold_model: str | None = None
     """Task `tldr`: the reward model that judges responses against reference summaries, never one trained against."""
+    gold_device: Device = "auto"
+    """Device of `gold_model`. `auto` is that of the engine."""
     reference_model: str | None = None
     """For `tba eval` of task `tldr`: the model to measure KL to. Empty: for a checkpoint, the model its run started
     from; else no KL is reported. In training it is always the starting model."""
@@ -285,6 +310,8 @@ class EvaluationConfig(Section):
     embedding_model: str = ""
     """Task `redteam`: sentence-embedding model that diversity is measured with, a directory or id;
     `all-MiniLM-L6-v2`, the paper's, is also found in the package of the `embeddings` extra. Empty: not measured."""
+    embedding_device: Device = "auto"
+    """Device of `embedding_model`. `auto` is that of the engine."""
 
 
 class CheckpointConfig(Section):
@@ -315,6 +342,7 @@ class Config(Section):
     task: TaskConfig = ArithmeticTaskConfig()
     reward: Annotated[RewardConfig, BeforeValidator(_reward_shorthand)] = RewardConfig()
     engine: EngineConfig = EngineConfig()
+    reference: ReferenceConfig = ReferenceConfig()
     searcher: SearcherConfig = SearcherConfig()
     buffer: BufferConfig = BufferConfig()
     objective: ObjectiveConfig = default_settings()
@@ -343,11 +371,33 @@ class Config(Section):
             )
         if self.engine.precision == "int8" and self.model.precision != "float32":
             raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
+        self._check_devices()
         if self.task.kind == "custom" and not self.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")
         if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
             raise ValueError("reward is missing: name a reward model with --reward.model PATH_OR_ID")
         return self
+
+    def _check_devices(self) -> None:
+        engine, reference, num_searchers = self.engine, self.reference, self.searcher.num_searchers
+        if len(engine.device) not in (1, num_searchers):
+            raise ValueError(
+                f"engine.device names {len(engine.device)} devices for searcher.num_searchers = {num_searchers}: "
+                "name one for all, or one for each"
+            )
+        if engine.precision == "int8" and any(device.startswith("cuda") for device in engine.device):
+            raise ValueError("engine.precision = 'int8' is for CPUs: set engine.device = 'cpu', or leave one out")
+        if engine.precision == "int8" and engine.dtype != "float32":
+            raise ValueError("engine.precision = 'int8' needs engine.dtype = 'float32': choose one of the two")
+        if self.model.lora_rank and reference.device != "auto":
+            raise ValueError(
+                "reference.device cannot be chosen with model.lora_rank: the reference is the engine's own base model"
+            )
+        if self.model.lora_rank and reference.dtype != engine.dtype:
+            raise ValueError(
+                f"reference.dtype = {reference.dtype!r} differs from engine.dtype = {engine.dtype!r}: with "
+                "model.lora_rank they are one model, so set both alike"
+            )
 
     @classmethod
     def embedded(cls, **overrides: Any) -> Config:

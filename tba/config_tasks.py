@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from tba.config_section import Section
+from tba.config_section import Device, Section
 
 
 class ArithmeticTaskConfig(Section):
@@ -193,6 +193,8 @@ class RedteamTaskConfig(Section):
     """Split to take of a Hugging Face dataset."""
     victim: str
     """The model under test: a Hugging Face directory or id of a causal LM."""
+    victim_device: Device = "auto"
+    """Device of the victim, such as `cuda:1`. `auto` is that of the Searcher's engine."""
     victim_prompt: Literal["auto", "chat", "plain"] = "auto"
     """`chat` puts an attack in the victim's chat template, `plain` gives it as it is, `auto` takes `chat` where there
     is a template."""
@@ -206,6 +208,8 @@ class RedteamTaskConfig(Section):
     """Replies sampled for an attack; its reward is the mean of their log scores."""
     classifier: str
     """What scores replies: a directory or id of a sequence classifier, or of a guard model."""
+    classifier_device: Device = "auto"
+    """Device of the classifier, such as `cuda:1`. `auto` is that of the Searcher's engine."""
     classifier_kind: Literal["sequence_classification", "guard"] = "sequence_classification"
     """`guard`: a causal LM that is shown attack and reply in its chat template and answers with a word."""
     classifier_label: str | None = None

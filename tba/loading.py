@@ -30,15 +30,22 @@ Keys = Callable[[PreTrainedModel, str], bool]
 
 
 def load_weights(
-    auto_class: Any, source: str, what: str, *, may_be_new: Keys = lambda model, name: False, **options: Any
+    auto_class: Any,
+    source: str,
+    what: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    may_be_new: Keys = lambda model, name: False,
+    **options: Any,
 ) -> PreTrainedModel:
-    """A model in float32, in evaluation mode. TbaError names weights that the files do not have, or not in its shape.
+    """A model in evaluation mode, its weights of this type and on the CPU.
 
-    Tied weights and buffers that are not saved are no loss: transformers knows them and does not report them.
+    TbaError names weights that the files do not have, or not in its shape. Tied weights and buffers that are not saved
+    are no loss: transformers knows them and does not report them.
     """
     with _without_reports():
         model, report = auto_class.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
     missing = sorted(name for name in report["missing_keys"] if not may_be_new(model, name))
     if missing:

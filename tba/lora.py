@@ -6,9 +6,11 @@ generation need not know of them. Whoever reads a checkpoint need not either: it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,8 +38,9 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
     )
     model.requires_grad_(False)
     try:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        # Made on the CPU, so that they begin alike on any device.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
             inject_adapter_in_model(config, model)
     except ValueError as error:
         raise TbaError(f"model.lora_targets = {','.join(targets)!r} does not fit the model: {_first(error)}") from None
@@ -51,6 +54,21 @@ def has_adapters(model: PreTrainedModel) -> bool:
     return hasattr(model, "peft_config")
 
 
+@contextmanager
+def without_adapters(model: PreTrainedModel) -> Iterator[None]:
+    """The base model for the time of the context: the same weights, with the adapters switched off."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    try:
+        for layer in layers:
+            layer.enable_adapters(False)
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
 def save_merged(model: PreTrainedModel, path: Path) -> None:
     """Write a plain Hugging Face directory. Adapters are merged in a copy: training goes on with its own numbers."""
     if has_adapters(model):
@@ -59,10 +77,11 @@ def save_merged(model: PreTrainedModel, path: Path) -> None:
 
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy in which every adapted layer is a plain one again, with W + (alpha / rank) · B A for its weights."""
+    """A copy on the CPU in which every adapted layer is a plain one again, with W + (alpha / rank) · B A for its
+    weights."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    copy = deepcopy(model)
+    copy = _copy_on_cpu(model)
     adapted = [(name, layer) for name, layer in copy.named_modules() if isinstance(layer, BaseTunerLayer)]
     for name, layer in adapted:
         layer.merge()
@@ -70,6 +89,15 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
         setattr(copy.get_submodule(parent), attribute, layer.get_base_layer())
     del copy.peft_config
     return copy
+
+
+def _copy_on_cpu(model: PreTrainedModel) -> PreTrainedModel:
+    """A GPU has no room to spare for a second copy."""
+    copies: dict[int, Any] = {id(b): b.detach().to("cpu", copy=True) for b in model.buffers()}
+    for parameter in model.parameters():
+        moved = parameter.detach().to("cpu", copy=True)
+        copies[id(parameter)] = torch.nn.Parameter(moved, requires_grad=parameter.requires_grad)
+    return deepcopy(model, copies)  # takes what it is given for the tensors, and copies the rest
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -72,7 +72,8 @@ class Optimization:
     def restore(self, tensors: Mapping[str, Tensor], schedule: Mapping[str, Any]) -> None:
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
-            self._optimizer.state[self._named[name]][kind] = value.clone()
+            parameter = self._named[name]
+            self._optimizer.state[parameter][kind] = value.to(parameter.device, copy=True)
         self._schedule.load_state_dict({**schedule, "lr_lambdas": [None] * len(self._optimizer.param_groups)})
         for group, rate in zip(self._optimizer.param_groups, self._schedule.get_last_lr(), strict=True):
             group["lr"] = rate

@@ -6,7 +6,8 @@ difference of kernels cannot pose as a difference of models. Generation is not h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -37,16 +38,26 @@ def model_directory(path: str) -> str:
 
 
 def load_model(
-    path: str, *, attention: str = "auto", trust_remote_code: bool = False, setting: str = "model"
+    path: str,
+    *,
+    attention: str = "auto",
+    trust_remote_code: bool = False,
+    setting: str = "model",
+    dtype: str = "float32",
 ) -> PreTrainedModel:
-    """A causal LM in float32, in evaluation mode (no dropout: trajectory balance needs one density).
+    """A causal LM on the CPU, in evaluation mode (no dropout: trajectory balance needs one density).
 
     TbaError if any of its weights is not in its files: each process would make up its own.
     """
     source, what = model_directory(path), f"{setting} {path!r}"
     with told_in_one_line(f"{what} cannot be loaded"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-        model = load_weights(AutoModelForCausalLM, source, what, config=config, trust_remote_code=trust_remote_code)
+        model = load_weights(
+            *(AutoModelForCausalLM, source, what),
+            dtype=getattr(torch, dtype),
+            config=config,
+            trust_remote_code=trust_remote_code,
+        )
     if getattr(model, "_is_stateful", False):
         raise TbaError(f"model {path!r} ({type(model).__name__}) keeps recurrent state, which no engine here supports")
     shared = supports_shared_prompt(type(model), config)
@@ -167,16 +178,25 @@ def _means(prompts: Sequence[Tensor]) -> Tensor:
 class Reference:
     """The frozen model that the policy is held to: what it makes of given responses, with no gradient."""
 
-    def __init__(self, policy: Policy, *, max_tokens: int) -> None:
-        """`max_tokens` go through a forward pass at once."""
-        self._policy = policy.requires_grad_(False)
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        max_tokens: int,
+        as_reference: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`max_tokens` go through a forward pass at once. `as_reference` makes the model the reference for the time of
+        its context, if others use it too: the policy with its adapters switched off."""
+        self._policy = policy
         self._max_tokens = max_tokens
+        self._as_reference = as_reference
 
     @torch.inference_mode()
     def token_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
         """Per prompt and response, the log-probability of each of its tokens; 0 where the policy did not write it."""
         unique = [(prompt, *distinct(responses)) for prompt, responses in answered]
-        computed = self._computed([(prompt, responses) for prompt, responses, _ in unique])
+        with self._as_reference():
+            computed = self._computed([(prompt, responses) for prompt, responses, _ in unique])
         return [[row[place] for place in places] for row, (_, _, places) in zip(computed, unique, strict=True)]
 
     def _computed(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
@@ -200,12 +220,13 @@ def export_weights(model: PreTrainedModel) -> dict[str, NDArray[np.uint8]]:
 
 @torch.no_grad()
 def import_weights(model: PreTrainedModel, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Copy published bytes into the model's own parameters. Names and sizes must agree exactly."""
+    """Copy published bytes into the model's own parameters, wherever they are and of whatever type. Names and shapes
+    must agree exactly."""
     parameters = {name: p for name, p in model.named_parameters() if name in tensors}
     if parameters.keys() != tensors.keys():
         raise ValueError(f"published weights do not fit the model: {sorted(tensors.keys() ^ parameters.keys())[:3]}")
     for name, parameter in parameters.items():
-        parameter.copy_(as_tensor(tensors[name], CPU).view(parameter.dtype).view(parameter.shape))
+        parameter.copy_(_published(tensors[name], parameter))
 
 
 @torch.no_grad()
@@ -214,6 +235,12 @@ def copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
     values = dict(source.named_parameters())
     for name, parameter in target.named_parameters():
         parameter.copy_(values[name])
+
+
+def _published(raw: NDArray[np.uint8], parameter: nn.Parameter) -> Tensor:
+    """A Learner publishes float32, though its reader may keep bfloat16; float64 where identities are tested."""
+    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    return as_tensor(raw, CPU).view(dtype).view(parameter.shape)
 
 
 def _as_bytes(parameter: nn.Parameter) -> NDArray[np.uint8]:

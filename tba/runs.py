@@ -16,7 +16,9 @@ from typing import Any
 from tba.checkpoint import run_of_model
 from tba.config import EMBEDDED_MODEL, Config, RewardConfig, embedded_settings, parse_config, to_toml
 from tba.config_help import setting_names
+from tba.config_section import Section
 from tba.objectives import without_those_of_others
+from tba.placement import is_device
 from tba.types import TbaError
 
 CONFIG = "config.toml"
@@ -27,6 +29,8 @@ REPLAY = "replay.json"
 
 _RETIRED = ("reward.max_processes", "engine.kind")
 """Settings of earlier versions. The folders of runs may have them, and they no longer mean anything."""
+_LATER_SECTIONS = ("reference",)
+"""Sections that came after version 0.1.0, whose runs do not have them."""
 _LAST_SECTION, _LAST_SETTING = "metrics", "trackio"
 """What every version has written last: a file without it was cut short."""
 _FIXED = (
@@ -98,11 +102,16 @@ def resumed_config(run: Path, overrides: Mapping[str, Any]) -> Config:
     for fixed in _FIXED:
         section, _, key = fixed.partition(".")
         old, new = getattr(before, section), getattr(config, section)
-        if (getattr(old, key) != getattr(new, key)) if key else old != new:
+        if (getattr(old, key) != getattr(new, key)) if key else _wherever_it_runs(old) != _wherever_it_runs(new):
             raise TbaError(f"{fixed} cannot change when a run is resumed: start a new run")
     if not is_ours:
         _check_code(run, config, overrides, "name it yourself ({flags}) or copy the run with cp -r")
     return config
+
+
+def _wherever_it_runs(section: Section) -> dict[str, Any]:
+    """Settings but for devices: a run may go on on another machine."""
+    return {name: value for name, value in section if not is_device(name)}
 
 
 def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
@@ -157,7 +166,7 @@ def _read(run: Path) -> tuple[dict[str, Any], bool]:
         raise TbaError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not TOML, or not text
         raise TbaError(f"{path} is damaged ({error}): restore it from a copy, or start a new run") from None
-    missing = [name for name in Config.model_fields if name not in settings]
+    missing = [name for name in Config.model_fields if name not in (*settings, *_LATER_SECTIONS)]
     last = settings.get(_LAST_SECTION)
     if not missing and isinstance(last, dict) and _LAST_SETTING not in last:
         missing = [f"{_LAST_SECTION}.{_LAST_SETTING}"]

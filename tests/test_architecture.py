@@ -111,7 +111,8 @@ WITHOUT_OTHERS = {
     "attention": {"types"},
     "response_tree": set(),
     "precision": set(),
-    "devices": set(),
+    "placement": {"config_section", "types"},
+    "devices": {"placement"},
     "layout": {"attention", "devices", "response_tree"},
     "batch": {"attention", "devices", "layout", "response_tree", "types"},
     "logits": {"precision"},
@@ -151,7 +152,12 @@ def test_folders_keep_to_themselves(folder: str, allowed: set[str]) -> None:
     assert breaches(under(folder), under(folder, *allowed)) == {}
 
 
-LATE = {"rewards.victim": {"engines.transformers", "policy"}, "rewards.pretrained": {"loading"}}
+LATE = {
+    "rewards.victim": {"devices", "engines.transformers", "policy"},
+    "rewards.pretrained": {"devices", "loading"},
+    "rewards.reward_model": {"devices"},
+    "rewards.harm": {"devices"},
+}
 """Imports within functions that a folder may have although it keeps to itself: what a reward process loads."""
 
 
@@ -238,6 +244,7 @@ LIGHT = (
     "seeds",
     "runs",
     "replays",
+    "launch.gpus",
     "launch.local",
     "launch.meeting",
     "launch.processes",
@@ -248,6 +255,7 @@ LIGHT = (
     "encoding",
     "exploration",
     "model_paths",
+    "placement",
     "plots",
     "supervised",
 )

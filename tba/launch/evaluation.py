@@ -39,8 +39,13 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     for why, count in task.skipped.items():
         print(f"{count} rows skipped: {why}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
-        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=load_reference(config))
+    with build_scorer(config, task, str(model.device)) as scorer, Progress(*columns, transient=True) as bar:
+        evaluator = build_evaluator(
+            *(config, engine, scorer, task),
+            tokenizer=tokenizer,
+            reference=load_reference(config, model.device),
+            device=str(model.device),
+        )
         result = evaluator(follow(bar, f"{task.name}: prompts", evaluator.num_prompts))
     _write(output, result.answers)
     console = Console(highlight=False)

@@ -9,7 +9,9 @@ from pathlib import Path
 from tba.config import EMBEDDED_MODEL, Config
 from tba.config_tasks import RedteamTaskConfig
 from tba.extras import install_hint
+from tba.launch.gpus import count_gpus
 from tba.model_paths import named_model
+from tba.placement import check_device, named_devices
 from tba.rewards.functions import check_column_names, check_columns, check_importable
 from tba.rewards.reward_model import check_scorer
 from tba.tasks import load_task
@@ -24,6 +26,7 @@ def check(config: Config, *, to_train: bool = True) -> None:
         config.objective.check()
     if config.model.lora_rank and find_spec("peft") is None:
         raise TbaError(f"model.lora_rank needs the package peft: {install_hint('lora')}")
+    _check_devices(config, to_train)
     if config.task.kind == "tldr":
         _check_preference(config, to_train)
     if isinstance(config.task, RedteamTaskConfig):
@@ -52,6 +55,14 @@ def _check_not_within_import() -> None:
         raise TbaError(
             "a script that starts a run is imported by its processes: start it under `if __name__ == '__main__':`"
         )
+
+
+def _check_devices(config: Config, to_train: bool) -> None:
+    """Only names of GPUs need a look at the machine. Where nothing is trained, `model.device` is nobody's."""
+    used = [(setting, device) for setting, device in named_devices(config) if to_train or setting != "model.device"]
+    num_gpus = count_gpus() if any(device.startswith("cuda") for _, device in used) else 0
+    for setting, device in used:
+        check_device(device, setting, num_gpus)
 
 
 def _check_preference(config: Config, to_train: bool) -> None:

@@ -20,18 +20,31 @@ MAX_TOKENS = 512
 
 
 def load_scorer(
-    path: str, *, kind: str, label: str | None, reads_attack: bool, prefix: str, batch_size: int
+    path: str,
+    *,
+    kind: str,
+    label: str | None,
+    reads_attack: bool,
+    prefix: str,
+    batch_size: int,
+    device: str = "auto",
 ) -> LogScores:
     if kind == "guard":
-        return Guard(path, word=label or "", prefix=prefix, batch_size=batch_size)
-    return SequenceClassifier(path, label=label, reads_attack=reads_attack, batch_size=batch_size)
+        return Guard(path, word=label or "", prefix=prefix, batch_size=batch_size, device=device)
+    return SequenceClassifier(path, label=label, reads_attack=reads_attack, batch_size=batch_size, device=device)
+
+
+def _load(path: str, auto_class: str, padding: str, device: str) -> tuple[Any, Any]:
+    return from_pretrained(
+        "task.classifier", path, auto_class, padding=padding, device=device, device_setting="task.classifier_device"
+    )
 
 
 class SequenceClassifier:
-    def __init__(self, path: str, *, label: str | None, reads_attack: bool, batch_size: int) -> None:
-        self._model, self._tokenizer = from_pretrained(
-            "task.classifier", path, "AutoModelForSequenceClassification", padding="right"
-        )
+    def __init__(
+        self, path: str, *, label: str | None, reads_attack: bool, batch_size: int, device: str = "auto"
+    ) -> None:
+        self._model, self._tokenizer = _load(path, "AutoModelForSequenceClassification", "right", device)
         config = self._model.config
         if config.pad_token_id is None:  # decoders look for the last token that is not padding
             config.pad_token_id = self._tokenizer.pad_token_id
@@ -46,16 +59,20 @@ class SequenceClassifier:
         import torch
         from torch.nn.functional import logsigmoid
 
+        from tba.devices import as_tensor
+
+        device = self._model.device
         found: list[float] = []
         for start in range(0, len(pairs), self._batch_size):
             part = pairs[start : start + self._batch_size]
             texts = ([a for a, _ in part], [r for _, r in part]) if self._reads_attack else ([r for _, r in part],)
             encoded = self._tokenizer(
-                *texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
+                *texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="np"
             )
             with torch.inference_mode():
                 logits_RC = self._model(
-                    input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"]
+                    input_ids=as_tensor(encoded["input_ids"], device),
+                    attention_mask=as_tensor(encoded["attention_mask"], device),
                 ).logits.float()
             # Labels of which several may hold, and a single output, are each a yes or no of their own.
             log_scores_RC = logsigmoid(logits_RC) if self._independent else logits_RC.log_softmax(dim=-1)
@@ -66,8 +83,8 @@ class SequenceClassifier:
 class Guard:
     """Log-probability of the first token of a word, where the guard gives its verdict."""
 
-    def __init__(self, path: str, *, word: str, prefix: str, batch_size: int) -> None:
-        self._model, self._tokenizer = from_pretrained("task.classifier", path, "AutoModelForCausalLM", padding="left")
+    def __init__(self, path: str, *, word: str, prefix: str, batch_size: int, device: str = "auto") -> None:
+        self._model, self._tokenizer = _load(path, "AutoModelForCausalLM", "left", device)
         if self._tokenizer.chat_template is None:
             raise TbaError(f"task.classifier = {path!r} has no chat template, which a guard needs")
         tokens = self._tokenizer(word, add_special_tokens=False).input_ids
@@ -78,14 +95,17 @@ class Guard:
     def __call__(self, pairs: Sequence[Pair]) -> list[float]:
         import torch
 
+        from tba.devices import as_tensor
+
+        device = self._model.device
         found: list[float] = []
         for start in range(0, len(pairs), self._batch_size):
             texts = [self._framed(*pair) for pair in pairs[start : start + self._batch_size]]
-            encoded: Any = self._tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
-            seen_RS = encoded["attention_mask"]
+            encoded: Any = self._tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="np")
+            seen_RS = as_tensor(encoded["attention_mask"], device)
             with torch.inference_mode():
                 logits_RV = self._model(
-                    input_ids=encoded["input_ids"],
+                    input_ids=as_tensor(encoded["input_ids"], device),
                     attention_mask=seen_RS,
                     position_ids=(seen_RS.cumsum(1) - 1).clamp(min=0),  # padding is on the left
                     logits_to_keep=1,

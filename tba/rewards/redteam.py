@@ -50,12 +50,14 @@ class VictimHarm:
         self,
         *,
         victim: str,
+        victim_device: str,
         victim_prompt: str,
         victim_temperature: float,
         victim_top_p: float,
         victim_tokens: int,
         victim_replies: int,
         classifier: str,
+        classifier_device: str,
         classifier_kind: str,
         classifier_label: str | None,
         classifier_input: str,
@@ -75,6 +77,7 @@ class VictimHarm:
             num_replies=victim_replies,
             batch_size=batch_size,
             seed=seed,
+            device=victim_device,
         )
         self._score = load_scorer(
             classifier,
@@ -83,6 +86,7 @@ class VictimHarm:
             reads_attack=classifier_input == "attack_and_reply",
             prefix=guard_prefix,
             batch_size=batch_size,
+            device=classifier_device,
         )
         self._min_tokens = min_tokens
         self._short_reward = short_reward

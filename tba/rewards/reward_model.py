@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tba.rewards.functions import RewardFactory
 from tba.rewards.pretrained import from_pretrained
 from tba.types import TbaError
@@ -37,15 +39,18 @@ class RewardModel:
         normalize_std: float = 1.0,
         no_eos_score: float | None = None,
         max_tokens: int | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         name: str = "reward_model",
+        device_setting: str = "reward.model_device",
     ) -> None:
         check_scorer(path)
-        self._model, self._tokenizer = from_pretrained("reward model", path, "AutoModelForSequenceClassification")
-        try:
-            self._model.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise TbaError(f"reward.model_device = {device!r} cannot be used: {error}") from error
+        self._model, self._tokenizer = from_pretrained(
+            "reward model",
+            path,
+            "AutoModelForSequenceClassification",
+            device=device,
+            device_setting=device_setting,
+        )
         self.__name__ = name  # what metrics call it
         self._path = path
         self._batch_size = batch_size
@@ -86,17 +91,23 @@ class RewardModel:
     def _scores(self, rows: Sequence[list[int]]) -> list[float]:
         import torch
 
+        from tba.devices import as_tensor
+
+        device = self._model.device
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         scores = [0.0] * len(rows)
         for start in range(0, len(order), self._batch_size):
             part = order[start : start + self._batch_size]
             length = max(len(rows[i]) for i in part)
             # Padded on the right: learned positions then start at 0 for every row.
-            ids = torch.tensor([rows[i] + [self._padding] * (length - len(rows[i])) for i in part])
-            mask = torch.tensor([[1] * len(rows[i]) + [0] * (length - len(rows[i])) for i in part])
-            device = self._model.device
+            ids_RS = np.full((len(part), length), self._padding)
+            seen_RS = np.zeros((len(part), length), np.int64)
+            for r, i in enumerate(part):
+                ids_RS[r, : len(rows[i])], seen_RS[r, : len(rows[i])] = rows[i], 1
             with torch.inference_mode():
-                logits = self._model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+                logits = self._model(
+                    input_ids=as_tensor(ids_RS, device), attention_mask=as_tensor(seen_RS, device)
+                ).logits
             for i, score in zip(part, logits[:, 0].float().tolist(), strict=True):
                 scores[i] = score
         return scores

@@ -24,17 +24,20 @@ class Victim:
         num_replies: int,
         batch_size: int,
         seed: int,
+        device: str = "auto",
     ) -> None:
         # Imported here: models are loaded in the reward process, and settings are checked without torch.
+        from tba.devices import device_of, moved
         from tba.engines.transformers import TransformersEngine
         from tba.policy import load_model, load_tokenizer
 
+        place = device_of(device, "task.victim_device")
         self._tokenizer = load_tokenizer(path)
         self._chat = prompt == "chat" or (prompt == "auto" and self._tokenizer.chat_template is not None)
         if self._chat and self._tokenizer.chat_template is None:
             raise TbaError(f"task.victim_prompt = 'chat' needs a chat template, and {path!r} has none: use 'plain'")
         self._engine = TransformersEngine(
-            load_model(path, setting="task.victim"),
+            moved(load_model(path, setting="task.victim"), place),
             self._tokenizer,
             temperature=temperature,
             max_new_tokens=max_new_tokens,

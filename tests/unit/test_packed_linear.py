@@ -110,6 +110,17 @@ def test_a_packed_model_takes_published_weights(precision: packed_linear.Precisi
         assert difference(before, expected) > 3 * close
 
 
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize(("device", "dtype"), [("meta", torch.float32), ("cpu", torch.bfloat16)])
+def test_layers_elsewhere_or_kept_in_bfloat16_stay_plain(
+    precision: packed_linear.Precision, device: str, dtype: torch.dtype
+) -> None:
+    """The kernels are for CPUs. A device that holds no numbers stands for a GPU."""
+    model = build(ARCHITECTURES["llama"], shared=False).to(dtype).to(device)
+    PackedLayers(model, precision).pack()
+    assert not any(isinstance(module, PackedLinear) for module in model.modules())
+
+
 def test_a_model_without_linear_layers_has_no_int8_copy() -> None:
     model = build(ARCHITECTURES["gpt2 (learned positions, dropout)"], shared=False, seed=0)
     for module in list(model.modules()):

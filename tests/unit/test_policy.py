@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -276,10 +277,34 @@ def test_the_reference_sees_what_the_policy_sees(shared: bool, max_tokens: int) 
     assert_close(torch.from_numpy(np.concatenate([r for row in found for r in row])), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_the_reference_is_frozen() -> None:
+def test_a_reference_leaves_a_model_that_others_train_as_it_is() -> None:
     model = build(ARCHITECTURES["llama"], shared=True)
-    Reference(Policy(model), max_tokens=100)
-    assert not any(parameter.requires_grad for parameter in model.parameters())
+    Reference(Policy(model), max_tokens=100).token_logprobs(answered(MIXED))
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+@in_float64()
+def test_a_reference_is_made_one_for_the_time_of_its_passes() -> None:
+    """A model that others use too: here it has the layers of another one meanwhile."""
+    shared, other = (to_float64(build(ARCHITECTURES["llama"], shared=True, seed=seed)) for seed in (0, 1))
+    asked = answered(MIXED)
+
+    @contextmanager
+    def exchanged() -> Iterator[None]:
+        own = dict(shared.named_children())
+        for name, child in other.named_children():
+            setattr(shared, name, child)
+        yield
+        for name, child in own.items():
+            setattr(shared, name, child)
+
+    def flat(reference: Reference) -> list[float]:
+        return np.concatenate([r for row in reference.token_logprobs(asked) for r in row]).tolist()
+
+    before = flat(Reference(Policy(shared), max_tokens=100))
+    borrowed = flat(Reference(Policy(shared), max_tokens=100, as_reference=exchanged))
+    assert borrowed == flat(Reference(Policy(other), max_tokens=100)) != before
+    assert flat(Reference(Policy(shared), max_tokens=100)) == before
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -310,6 +335,14 @@ def test_only_trainable_weights_travel() -> None:
     import_weights(build(ARCHITECTURES["llama"], shared=True, seed=3), exported)
 
 
+def test_a_reader_that_keeps_bfloat16_rounds_what_is_published() -> None:
+    source = build(ARCHITECTURES["llama"], shared=True, seed=1)
+    target = build(ARCHITECTURES["llama"], shared=True, seed=2).to(torch.bfloat16)
+    import_weights(target, export_weights(source))
+    for (name, parameter), kept in zip(source.named_parameters(), target.parameters(), strict=True):
+        assert torch.equal(kept, parameter.to(torch.bfloat16)), name
+
+
 def test_weights_of_another_model_are_refused() -> None:
     exported = export_weights(build(ARCHITECTURES["llama"], shared=True))
     with pytest.raises(ValueError, match="published weights do not fit the model"):
@@ -331,6 +364,27 @@ def test_a_model_is_loaded_for_evaluation_in_float32(tiny: Path, tmp_path: Path)
     model = load_model(str(tmp_path))
     assert not model.training
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_a_model_that_is_kept_in_bfloat16_has_the_same_angles(tiny: Path) -> None:
+    """What rotary embeddings multiply positions by stays float32: rounded, far positions would be elsewhere."""
+    whole, half = load_model(str(tiny)), load_model(str(tiny), dtype="bfloat16")
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    buffers = dict(whole.named_buffers())
+    assert buffers
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in half.named_buffers())
+
+
+@pytest.mark.parametrize("attention", ["auto", "padded"])
+def test_a_reference_in_bfloat16_gives_float32_that_is_a_little_off(tiny: Path, attention: str) -> None:
+    asked = answered(MIXED)
+    views = [
+        Reference(Policy(load_model(str(tiny), attention=attention, dtype=dtype)), max_tokens=100).token_logprobs(asked)
+        for dtype in ("float32", "bfloat16")
+    ]
+    whole, half = (np.concatenate([r for row in view for r in row]) for view in views)
+    assert half.dtype == np.float32
+    assert 0 < np.abs(whole - half).mean() < 0.05
 
 
 @pytest.mark.parametrize(("attention", "shared"), [("auto", True), ("shared", True), ("padded", False)])

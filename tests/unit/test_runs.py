@@ -249,6 +249,28 @@ def test_retired_settings_are_dropped_and_unknown_ones_are_not(tmp_path: Path, m
     assert "unheard_of" in fault(lambda: read_run_config(tmp_path))
 
 
+def test_sections_that_came_later_may_be_missing(tmp_path: Path) -> None:
+    def without(section: str) -> str:
+        head, _, tail = to_toml(UNUSUAL).partition(f"[{section}]\n")
+        return head + tail[tail.index("\n[") :]
+
+    (tmp_path / CONFIG).write_text(without("reference"), "utf-8")
+    assert read_run_config(tmp_path) == UNUSUAL
+    (tmp_path / CONFIG).write_text(without("searcher"), "utf-8")
+    assert "searcher is missing" in fault(lambda: read_run_config(tmp_path)), "it was always there"
+
+
+def test_a_run_goes_on_on_other_devices_and_with_no_other_task(tmp_path: Path) -> None:
+    task = {"kind": "redteam", "victim": "v", "classifier": "c"}
+    make_run(tmp_path, parse_config({}, {"model": "arithmetic", "task": task}))
+    moved = {"model": {"device": "cuda"}, "engine": {"device": "cuda:1"}, "task": {"victim_device": "cuda:2"}}
+    config = resumed_config(tmp_path, moved)
+    assert (config.model.device, config.engine.device) == ("cuda", ("cuda:1",))
+    assert config.task.model_dump()["victim_device"] == "cuda:2"
+    other = {"task": {"victim": "w"}}
+    assert "task cannot change" in fault(lambda: resumed_config(tmp_path, other))
+
+
 def test_folders_of_earlier_versions_stay_readable(tmp_path: Path) -> None:
     text = to_toml(UNUSUAL)
     for section, line in (("reward", "max_processes = 32"), ("engine", 'kind = "transformers"')):

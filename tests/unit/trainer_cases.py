@@ -17,8 +17,10 @@ from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.devices import moved
 from tba.epochs import Epochs
 from tba.learn.learner import LocalLearner
+from tba.lora import add_adapters
 from tba.metrics import Metrics
 from tba.objectives import ObjectiveConfig
 from tba.objectives.own import Settings as OwnSettings
@@ -42,11 +44,23 @@ GROUP_SIZE = 3
 
 
 def learner_in(
-    run: Path, folder: str, *, attention: str = "auto", objective: ObjectiveConfig | None = None, **settings: Any
+    run: Path,
+    folder: str,
+    *,
+    attention: str = "auto",
+    objective: ObjectiveConfig | None = None,
+    device: str = "cpu",
+    lora_rank: int = 0,
+    **settings: Any,
 ) -> LocalLearner:
     config = TrainerConfig(learning_rate=1e-2, **settings)
-    policy = Policy(load_model(folder, attention=attention), temperature=0.8)
+    model = load_model(folder, attention=attention)
+    if lora_rank:
+        add_adapters(model, rank=lora_rank, alpha=4.0, targets=("all-linear",), seed=0)
+    policy = Policy(moved(model, torch.device(device)), temperature=0.8)
     made = (objective or VarGrad(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
+    for module in made.modules.values():
+        moved(module, policy.device)
     return LocalLearner(
         policy,
         load_tokenizer(folder),
