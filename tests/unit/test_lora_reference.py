@@ -24,6 +24,7 @@ from tba.lora import add_adapters, without_adapters
 from tba.policy import Policy, Reference, export_weights, import_weights
 from tba.searcher import Searcher
 from tba.testing import save_tiny_model
+from tba.types import SearcherName
 
 pytest.importorskip("peft")
 
@@ -107,7 +108,14 @@ def test_packed_layers_take_turns(precision: packed_linear.Precision, monkeypatc
 def searcher_in(run: Path, **settings: Any) -> Searcher:
     model = {"path": str(save_tiny_model(run / "model")), **settings.pop("model", {})}
     config = Config.embedded(model=model, evaluation={"period": 0}, engine={"max_new_tokens": 8}, **settings)
-    return build_searcher(config, run, 0, 0, weights=InlineWeights(), groups=InlineGroups())
+    return build_searcher(
+        config,
+        SearcherName(0),
+        weights=InlineWeights(),
+        groups=InlineGroups(),
+        activity=Activity(None, "searcher-0"),
+        taking_turns=True,
+    )
 
 
 def living_parameters() -> dict[int, torch.nn.Parameter]:
