@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tiny_models import ARCHITECTURES, FLOAT32, answered, build
 from transformers import PreTrainedModel
 
+from tba.activity import Activity
 from tba.build import build_reference, build_searcher
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config import Config
