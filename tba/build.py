@@ -19,7 +19,7 @@ from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, Weigh
 from tba.checkpoint import Checkpoint
 from tba.config import Config
 from tba.encoding import encoder
-from tba.engines.packed_linear import PackedLayers
+from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.transformers import TransformersEngine
 from tba.epochs import Epochs
 from tba.evaluations.accuracy import AccuracyEvaluator
@@ -130,7 +130,7 @@ def build_searcher(
         groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
     scorer = build_scorer(config, task)
     scorer.begin()
-    engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed))
+    engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed), config.engine.settled_precision)
     reference = _reference_model(config, config.model.path)
     scorer.start()
     evaluator = None
@@ -218,11 +218,12 @@ def _gold_scorer(config: Config, path: str) -> Scorer:
 def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenizerBase, PreTrainedModel]:
     """An engine on its own, for evaluation."""
     model, tokenizer = _load(config, config.model.path), _tokenizer(config)
-    return _engine(config, model, tokenizer, integer(Purpose.EVALUATED_RESPONSES, config.run.seed)), tokenizer, model
+    seed = integer(Purpose.EVALUATED_RESPONSES, config.run.seed)
+    return _engine(config, model, tokenizer, seed, "float32"), tokenizer, model
 
 
 def _engine(
-    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int
+    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int, precision: Precision
 ) -> TransformersEngine:
     return TransformersEngine(
         model,
@@ -230,8 +231,7 @@ def _engine(
         temperature=config.engine.temperature,
         max_new_tokens=config.engine.max_new_tokens,
         seed=seed,
-        bf16=config.model.precision == "bfloat16",
-        precision=config.engine.precision,
+        precision=precision,
         stop_text=config.engine.stop_text,
     )
 
@@ -312,7 +312,7 @@ def _policy(config: Config, model: PreTrainedModel, temperature: float | None = 
         model,
         temperature=temperature or config.engine.temperature,
         chunk_tokens=config.model.logit_chunk_tokens,
-        bf16=config.model.precision == "bfloat16",
+        bf16=config.model.in_bfloat16,
     )
 
 
@@ -330,8 +330,8 @@ def _load(config: Config, path: str) -> PreTrainedModel:
 def _reference_model(config: Config, path: str) -> PreTrainedModel:
     """Always without adapters: with them, the reference is the base."""
     model = _load(config, path)
-    if config.model.precision == "float32":
-        PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
+    # Its weights never change: packed once, it is faster for good.
+    PackedLayers(model, "bfloat16" if config.model.in_bfloat16 else "float32")
     return model
 
 

@@ -57,8 +57,11 @@ class ModelConfig(Section):
 
     path: str
     """A Hugging Face directory or id of a causal LM; `arithmetic` is the embedded one."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the matrix products. The weights and the optimizer stay float32 (autocast)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the matrix products in training and in the reference model. Weights, optimizer, norms, attention,
+    softmax and log-probabilities are float32 in any case. `auto` measures products of the model's own shapes when a run
+    starts, takes `bfloat16` if it is at least 1.15 times as fast as `float32` on this processor, and writes its choice
+    into the run's settings. Models with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`."""
     attention: Literal["auto", "shared", "padded"] = "auto"
     """`shared` computes each prompt once per group; `padded` is the plain forward, for models with unusual
     attention; `auto` takes `shared` where the architecture allows it."""
@@ -74,6 +77,11 @@ class ModelConfig(Section):
     """Layers that get adapters, by the end of their name (`q_proj,v_proj`); `all-linear`: all but the output head."""
     trust_remote_code: bool = False
     """Allow the model directory to bring its own Python code. Off: such a model is refused."""
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether products are in bfloat16. Where no launcher has settled `auto`, they are not."""
+        return self.precision == "bfloat16"
 
 
 def _model_shorthand(value: Any) -> Any:
@@ -139,14 +147,22 @@ class EngineConfig(Section):
     """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
-    precision: Literal["float32", "int8"] = "float32"
-    """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.4 times as fast on models of
-    100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
-    as published."""
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """Precision of the matrix products that Searchers generate with. `bfloat16` and `int8` multiply by a rounded copy
+    of the weights, which is made at each publication; responses are then a little off-policy, which the objective
+    accepts, and the metric `engine_gap/mean` says how much. `auto` measures products of the model's own shapes when a
+    run starts, takes what is clearly fastest on this processor, and writes its choice into the run's settings. Models
+    with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`. Evaluation uses the weights as
+    published."""
     stop_text: str = ""
     """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
+
+    @property
+    def settled_precision(self) -> Literal["float32", "bfloat16", "int8"]:
+        """The precision of products. Where no launcher has settled `auto`, it is float32."""
+        return "float32" if self.precision == "auto" else self.precision
 
 
 class SearcherConfig(Section):
@@ -333,8 +349,6 @@ class Config(Section):
                 f"buffer.capacity = {self.buffer.capacity} is less than trainer.num_groups x searcher.num_responses "
                 f"= {self.trainer.num_groups * responses}: one batch would not fit"
             )
-        if self.engine.precision == "int8" and self.model.precision != "float32":
-            raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
         if self.task.kind == "custom" and not self.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")
         if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
