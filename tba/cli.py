@@ -259,7 +259,8 @@ def _help(name: str) -> None:
         print(settings_text(is_changeable), end="")
     if name == "bench":
         print(
-            "\n  NAME             generation, vllm, training, whole_run, race, publication, growth, draws, scoring"
+            "\n  NAME             generation, vllm, training, precision, whole_run, race, publication, growth, draws,"
+            "\n                   scoring"
             "\n  --full           longer runs, more repetitions, and peers: TRL, vLLM"
             "\n  --results DIR    where the numbers are kept [build/benchmarks]"
             "\n  --page FILE      write the page of all kept numbers; `tba bench page --page FILE` only that"

@@ -6,9 +6,10 @@ quantised per output channel and activations per row, take as long as that or le
 any sampler, so a Searcher may explore with a coarser copy of the weights. Activations are float32 between the layers.
 
 Pretrained models have a few activations a thousand times as large as the rest, most at the first token of a text. With
-one int8 scale for a whole call these would leave the others a bit or two: hence a scale for each row, and prompts are
-read in full precision (`TransformersEngine`). On SmolLM2-135M-Instruct that takes the divergence from the float32 model
-from 1.09 nats a token to 0.06.
+one int8 scale for a whole call these would leave the others a bit or two: hence a scale for each row, and with int8
+prompts are read in full precision (`TransformersEngine`). On SmolLM2-135M-Instruct that takes the divergence from the
+float32 model from 1.09 nats a token to 0.09. bfloat16 has float32's range and needs none of this: log-probabilities of
+its tokens are off by 0.024 on average if it reads the prompts too, by 0.023 if it does not, and by 0.28 with int8.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ class TransformersEngine:
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
+        # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
+        self._reads_prompts_exactly = precision == "int8"
 
     @property
     def version(self) -> Version:
@@ -102,7 +104,7 @@ class TransformersEngine:
         N, L = len(prompts) * num_responses, self._max_new_tokens
         decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
         branches = Branches(len(prompts), num_responses)
-        self._layers.set_full_precision(True)  # a coarse reading of the prompt would spoil every token after it
+        self._layers.set_full_precision(full_precision or self._reads_prompts_exactly)
         logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses)
         self._layers.set_full_precision(full_precision)
         tokens_NL = np.zeros((N, L), dtype=np.int32)

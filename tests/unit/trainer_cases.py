@@ -42,10 +42,16 @@ GROUP_SIZE = 3
 
 
 def learner_in(
-    run: Path, folder: str, *, attention: str = "auto", objective: ObjectiveConfig | None = None, **settings: Any
+    run: Path,
+    folder: str,
+    *,
+    attention: str = "auto",
+    objective: ObjectiveConfig | None = None,
+    bf16: bool = False,
+    **settings: Any,
 ) -> LocalLearner:
     config = TrainerConfig(learning_rate=1e-2, **settings)
-    policy = Policy(load_model(folder, attention=attention), temperature=0.8)
+    policy = Policy(load_model(folder, attention=attention), temperature=0.8, bf16=bf16)
     made = (objective or VarGrad(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
     return LocalLearner(
         policy,
