@@ -330,8 +330,9 @@ def _load(config: Config, path: str) -> PreTrainedModel:
 def _reference_model(config: Config, path: str) -> PreTrainedModel:
     """Always without adapters: with them, the reference is the base."""
     model = _load(config, path)
-    # Its weights never change: packed once, it is faster for good.
-    PackedLayers(model, "bfloat16" if config.model.in_bfloat16 else "float32")
+    # In bfloat16 it is computed as the policy is, by autocast: other roundings would pose as a difference of models.
+    if not config.model.in_bfloat16:
+        PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
     return model
 
 

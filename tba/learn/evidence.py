@@ -52,8 +52,8 @@ class Gap(NamedTuple):
 def gap_of(evidence: Evidence) -> Gap:
     size_J = (evidence.policy_J.detach() - evidence.behaviour_J).abs()
     mean_GK = evidence.per_trajectory(size_J) / evidence.length_GK
-    largest = torch.zeros_like(mean_GK).flatten().index_reduce(0, evidence.trajectory_J, size_J, "amax")
-    return Gap(mean_GK, largest.view(mean_GK.shape))
+    largest = [part.amax() for part in size_J.split(evidence.length_GK.flatten().tolist())]
+    return Gap(mean_GK, torch.stack(largest).view(mean_GK.shape))
 
 
 def totals_of(groups: Sequence[Group]) -> StepTotals:

@@ -4,14 +4,27 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from tba.build import _share_of_a_period, build_scorer, build_task
+from tba.activity import Activity
+from tba.batch import pack
+from tba.build import (
+    _engine,
+    _reference_model,
+    _share_of_a_period,
+    build_learner,
+    build_reference,
+    build_scorer,
+    build_task,
+)
 from tba.config import Config, load_config
 from tba.encoding import encoder
-from tba.policy import load_model, load_tokenizer
+from tba.policy import Policy, load_model, load_tokenizer
 from tba.tasks import load_task
-from tba.types import TbaError
+from tba.testing import make_group
+from tba.types import Prompt, TbaError
 
 
 def custom(tmp_path: Path, rows: list[dict[str, Any]], **sections: Any) -> Config:
@@ -77,3 +90,40 @@ def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
     assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
     named = Config.embedded(reward={"functions": ["a:b"]})
     assert build_scorer(named, load_task(named.task, encode)).functions == ("a:b",)
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-4), ("bfloat16", 0.0)])
+def test_the_reference_is_computed_as_the_policy_is(tmp_path: Path, precision: str, error: float) -> None:
+    """While both have the same weights, no rounding may pose as a difference between them. In float32 the reference is
+    packed, which orders its sums otherwise."""
+    config = Config.embedded(model={"precision": precision}, engine={"precision": "float32"})
+    policy = build_learner(config, Activity(tmp_path, "trainer")).policy
+    reference = build_reference(config, _reference_model(config, config.model.path))
+    group = make_group([5, 6, 7], [[8, 9, 10], [8, 11], [12, 13, 14, 15]], [0.0, 1.0, 2.0])
+    answered = [(group.prompt, [t.response for t in group.trajectories])]
+    with torch.no_grad():
+        own = policy(pack(answered)).tokens_T.numpy()
+    assert np.abs(np.concatenate(reference.token_logprobs(answered)[0]) - own).max() <= error
+
+
+@pytest.mark.parametrize("model_precision", ["float32", "bfloat16"])
+def test_what_searchers_generate_with_does_not_depend_on_the_precision_of_training(model_precision: str) -> None:
+    tokenizer = load_tokenizer("arithmetic")
+    found = {}
+    for engine_precision in ("float32", "bfloat16"):
+        config = Config.embedded(model={"precision": model_precision}, engine={"precision": engine_precision})
+        model = load_model("arithmetic")
+        engine = _engine(config, model, tokenizer, 0, config.engine.settled_precision)
+        prompt = Prompt("p", "12+7=\n", encoder(tokenizer)("12+7=\n")[1])
+        responses = engine.generate([prompt], 4)[0]
+        with torch.no_grad():
+            exact = Policy(load_model("arithmetic"))(pack([(prompt, responses)])).tokens_T.numpy()
+        found[engine_precision] = float(np.abs(np.concatenate([r.token_logprobs for r in responses]) - exact).max())
+    assert found["float32"] < 1e-4 < found["bfloat16"]
+
+
+def test_what_no_launcher_has_settled_is_float32() -> None:
+    config = Config.embedded()
+    assert (config.engine.precision, config.model.precision) == ("auto", "auto")
+    assert config.engine.settled_precision == "float32"
+    assert not config.model.in_bfloat16
