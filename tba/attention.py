@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from tba.precision import at_least_float32
 from tba.types import TbaError
 
 SHARED_PROMPT = "tba_shared_prompt"
@@ -87,6 +88,13 @@ class PackedGroups:
     """For each position of the row, where its output lies in [prompts, blocks] flattened."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        if query.device.type != "cpu":
+            return self._attend(query, key, value, scaling)
+        # Under autocast too: on a CPU the backward pass of attention takes twice as long in bfloat16 as in float32.
+        with torch.autocast("cpu", enabled=False):
+            return self._attend(at_least_float32(query), at_least_float32(key), at_least_float32(value), scaling)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         gqa = query.shape[1] != key.shape[1]
 
         def rows(x: Tensor, index: Tensor) -> Tensor:  # (1, H, N, D) -> (rows, H, length, D)

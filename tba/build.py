@@ -22,7 +22,7 @@ from tba.checkpoint import Checkpoint
 from tba.config import Config
 from tba.devices import device_of, moved, num_gpus
 from tba.encoding import encoder
-from tba.engines.packed_linear import PackedLayers, in_full_precision
+from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
 from tba.engines.transformers import TransformersEngine
 from tba.epochs import Epochs
 from tba.evaluations.accuracy import AccuracyEvaluator
@@ -143,7 +143,7 @@ def build_searcher(
     task = build_task(config, tokenizer, model)
     scorer = build_scorer(config, task, str(device), waiting=activity.quiet)
     scorer.begin()
-    engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed))
+    engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed), config.engine.settled_precision)
     # With adapters the policy has the reference in it; both need never be at work at once.
     reference = model
     if not has_adapters(model):
@@ -256,11 +256,12 @@ def build_engine(config: Config) -> tuple[TransformersEngine, PreTrainedTokenize
     device = device_of(config.engine.device[0], "engine.device")
     model = moved(_load(config, config.model.path, config.engine.dtype), device)
     tokenizer = _tokenizer(config)
-    return _engine(config, model, tokenizer, integer(Purpose.EVALUATED_RESPONSES, config.run.seed)), tokenizer, model
+    seed = integer(Purpose.EVALUATED_RESPONSES, config.run.seed)
+    return _engine(config, model, tokenizer, seed, "float32"), tokenizer, model
 
 
 def _engine(
-    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int
+    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int, precision: Precision
 ) -> TransformersEngine:
     return TransformersEngine(
         model,
@@ -268,8 +269,7 @@ def _engine(
         temperature=config.engine.temperature,
         max_new_tokens=config.engine.max_new_tokens,
         seed=seed,
-        bf16=config.model.precision == "bfloat16",
-        precision=config.engine.precision,
+        precision=precision,
         stop_text=config.engine.stop_text,
     )
 
@@ -372,7 +372,7 @@ def _policy(config: Config, model: PreTrainedModel, temperature: float | None = 
         model,
         temperature=temperature or config.engine.temperature,
         chunk_tokens=config.model.logit_chunk_tokens,
-        bf16=config.model.precision == "bfloat16",
+        bf16=config.model.in_bfloat16,
     )
 
 
@@ -399,7 +399,8 @@ def _reference_model(config: Config, path: str, device: torch.device) -> PreTrai
     if config.reference.device != AUTO:
         device = device_of(config.reference.device, "reference.device")
     model = moved(_load(config, path, config.reference.dtype).requires_grad_(False), device)
-    if config.model.precision == "float32":
+    # In bfloat16 it is computed as the policy is, by autocast: other roundings would pose as a difference of models.
+    if not config.model.in_bfloat16:
         PackedLayers(model, "float32")  # its weights never change: packed once, it is faster for good
     return model
 

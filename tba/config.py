@@ -69,8 +69,11 @@ class ModelConfig(Section):
     device: Device = "auto"
     """Device that the model is trained on: `cpu`, `cuda` or `cuda:1`. `auto` is the first GPU, or the CPU where torch
     finds none."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the matrix products. The weights and the optimizer stay float32 (autocast)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the matrix products in training and in the reference model. Weights, optimizer, norms, attention,
+    softmax and log-probabilities are float32 in any case. `auto` measures products of the model's own shapes when a run
+    starts, takes `bfloat16` if it is at least 1.15 times as fast as `float32` on this processor, and writes its choice
+    into the run's settings. Models with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`."""
     attention: Literal["auto", "shared", "padded"] = "auto"
     """`shared` computes each prompt once per group; `padded` is the plain forward, for models with unusual
     attention; `auto` takes `shared` where the architecture allows it."""
@@ -86,6 +89,11 @@ class ModelConfig(Section):
     """Layers that get adapters, by the end of their name (`q_proj,v_proj`); `all-linear`: all but the output head."""
     trust_remote_code: bool = False
     """Allow the model directory to bring its own Python code. Off: such a model is refused."""
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether products are in bfloat16. Where no launcher has settled `auto`, they are not."""
+        return self.precision == "bfloat16"
 
 
 def _model_shorthand(value: Any) -> Any:
@@ -159,14 +167,22 @@ class EngineConfig(Section):
     """Type in which the engine keeps its weights. `bfloat16` takes half the memory, computes in bfloat16, and is a
     little off-policy, which the objective accepts; evaluation then uses these weights too. What is trained and
     published stays float32."""
-    precision: Literal["float32", "int8"] = "float32"
-    """Precision of the copy of the weights that Searchers sample from. `int8` is about 1.4 times as fast on models of
-    100 million parameters and more, and a little off-policy, which the objective accepts. Evaluation uses the weights
-    as published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """Precision of the matrix products that Searchers generate with. `bfloat16` and `int8` multiply by a rounded copy
+    of the weights, which is made at each publication; responses are then a little off-policy, which the objective
+    accepts, and the metric `engine_gap/mean` says how much. `auto` measures products of the model's own shapes when a
+    run starts, takes what is clearly fastest on this processor, and writes its choice into the run's settings. Models
+    with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`. Evaluation uses the weights as
+    published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
     stop_text: str = ""
     """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
     """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
+
+    @property
+    def settled_precision(self) -> Literal["float32", "bfloat16", "int8"]:
+        """The precision of products. Where no launcher has settled `auto`, it is float32."""
+        return "float32" if self.precision == "auto" else self.precision
 
 
 class ReferenceConfig(Section):
@@ -369,8 +385,6 @@ class Config(Section):
                 f"buffer.capacity = {self.buffer.capacity} is less than trainer.num_groups x searcher.num_responses "
                 f"= {self.trainer.num_groups * responses}: one batch would not fit"
             )
-        if self.engine.precision == "int8" and self.model.precision != "float32":
-            raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
         self._check_devices()
         if self.task.kind == "custom" and not self.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")

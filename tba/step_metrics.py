@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tba.learn.base import StepResult
 from tba.types import Group
 
 BUCKETS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, 20), (21, 50), (51, None))
@@ -19,8 +20,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def step_metrics(groups: Sequence[Group], age_GK: Ints, advantage_GK: Floats) -> dict[str, Any]:
-    """Averages over the groups of a step, given the age of each trajectory and how strongly it was pushed."""
+def step_metrics(groups: Sequence[Group], age_GK: Ints, result: StepResult) -> dict[str, Any]:
+    """Averages over the groups of a step, given the age of each trajectory and what the Learner says of it."""
+    advantage_GK = result.advantage_GK
     reward_GK = np.array([[t.reward for t in group.trajectories] for group in groups])
     lengths = [t.response.num_written for group in groups for t in group.trajectories]
     # By comparison: a sum of equal numbers, divided by their count, need not be that number.
@@ -36,7 +38,18 @@ def step_metrics(groups: Sequence[Group], age_GK: Ints, advantage_GK: Floats) ->
         "completions/max_length": max(lengths),
         **staleness_metrics(age_GK),
         **residuals_by_staleness(advantage_GK, age_GK),
+        **engine_gap(result, age_GK, np.array(lengths).reshape(age_GK.shape)),
     }
+
+
+def engine_gap(result: StepResult, age_GK: Ints, length_GK: Ints) -> dict[str, float]:
+    """The difference per token between the engine's and the Learner's log-probabilities, where both had the same
+    weights: empty if no trajectory is of age 0."""
+    fresh = age_GK == 0
+    if not fresh.any():
+        return {}
+    mean = np.average(result.gap_GK[fresh], weights=length_GK[fresh])
+    return {"engine_gap/mean": float(mean), "engine_gap/max": float(result.largest_gap_GK[fresh].max())}
 
 
 def _spread(values: Floats) -> float:

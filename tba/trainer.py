@@ -178,7 +178,7 @@ class Trainer:
             self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
         self.step += 1
         self.activity.note(step=self.step)
-        metrics = step_metrics(groups, age_GK, result.advantage_GK)
+        metrics = step_metrics(groups, age_GK, result)
         self.tokens_trained += metrics["tokens"]
         return {
             "loss": result.loss,

@@ -30,7 +30,6 @@ class TransformersEngine:
         temperature: float,
         max_new_tokens: int,
         seed: int,
-        bf16: bool = False,
         precision: Precision = "float32",
         stop_text: str = "",
         top_p: float = 1.0,
@@ -43,13 +42,13 @@ class TransformersEngine:
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
-        self._bf16 = bf16
         self._top_p = top_p
         self._generator = torch.Generator().manual_seed(seed)
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = NEVER_PUBLISHED
-        # Under autocast plain layers choose the kernel; a packed one would stay float32.
-        self._layers = None if bf16 else PackedLayers(model, precision)
+        self._layers = PackedLayers(model, precision)
+        # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
+        self._reads_prompts_exactly = precision == "int8"
 
     @property
     def version(self) -> Version:
@@ -57,8 +56,7 @@ class TransformersEngine:
 
     def load(self, update: WeightUpdate) -> None:
         import_weights(self._model, update.tensors)
-        if self._layers is not None:
-            self._layers.pack()
+        self._layers.pack()
         self._version = update.version
 
     def state(self) -> dict[str, Any]:
@@ -80,7 +78,7 @@ class TransformersEngine:
         uniform_NL: NDArray[np.float32] | None = None,
     ) -> list[list[Response]]:
         """As in `Engine`. What is drawn is decided by numbers of [0, 1) for each response and token, if given."""
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
+        with torch.inference_mode():
             draws = None if greedy else self._draws(uniform_NL)
             rows = self._decode(
                 prompts, num_responses, temperature or self._temperature, draws, full_precision, between_steps
@@ -106,9 +104,9 @@ class TransformersEngine:
         N, L = len(prompts) * num_responses, self._max_new_tokens
         decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
         branches = Branches(len(prompts), num_responses)
-        self._set_full_precision(True)  # a coarse reading of the prompt would spoil every token after it
+        self._layers.set_full_precision(full_precision or self._reads_prompts_exactly)
         logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses)
-        self._set_full_precision(full_precision)
+        self._layers.set_full_precision(full_precision)
         tokens_NL = np.zeros((N, L), dtype=np.int32)
         logprobs_NL = np.zeros((N, L), dtype=np.float32)
         lengths_N = np.zeros(N, dtype=np.int64)
@@ -140,10 +138,6 @@ class TransformersEngine:
         if uniform_NL is not None:
             return lambda active_A, t: torch.from_numpy(uniform_NL[active_A, t])
         return lambda active_A, t: torch.rand(len(active_A), generator=self._generator)
-
-    def _set_full_precision(self, full_precision: bool) -> None:
-        if self._layers is not None:
-            self._layers.set_full_precision(full_precision)
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:

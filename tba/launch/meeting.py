@@ -51,17 +51,22 @@ def meeting_folder(num_bytes: int = 0) -> Iterator[Path]:
 
 
 def published_bytes(model: Path) -> int:
-    """What the published weights of a model folder take, by the headers of its files; 0 if they do not say."""
-    num_weights = 0
+    """What the published weights of a model folder take; 0 if its files do not say."""
+    return (num_weights(model) or 0) * _BYTES_PER_WEIGHT * _NUM_COPIES
+
+
+def num_weights(model: Path) -> int | None:
+    """How many weights a model folder has, by the headers of its files; None if they do not say."""
+    count = 0
     try:
         for path in model.glob("*.safetensors"):
             with open(path, "rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(min(length, _MAX_HEADER_BYTES)))
-            num_weights += sum(math.prod(part["shape"]) for name, part in header.items() if name != "__metadata__")
+            count += sum(math.prod(part["shape"]) for name, part in header.items() if name != "__metadata__")
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        return 0  # whoever loads the model tells what is wrong with it
-    return num_weights * _BYTES_PER_WEIGHT * _NUM_COPIES
+        return None  # whoever loads the model tells what is wrong with it
+    return count or None
 
 
 def _root(num_bytes: int) -> Path:

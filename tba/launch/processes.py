@@ -42,7 +42,7 @@ def run_process(name: str, given: ProcessArguments, body: Callable[[Activity], O
     """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the launcher alone decides
     die_with_parent()
-    _redirect_output(given.run / "logs" / f"{name}.log")
+    redirect_output(given.run / "logs" / f"{name}.log")
     outcome = Outcome.DIED
     try:
         outcome = body(Activity(given.run, name))
@@ -104,7 +104,7 @@ def thread_environment(num_threads: int) -> dict[str, str]:
     return {name: str(num_threads) for name in names} | {"TOKENIZERS_PARALLELISM": "false"}
 
 
-def _redirect_output(path: Path) -> None:
+def redirect_output(path: Path) -> None:
     """What libraries print goes to the process's log, not across the live display."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -29,6 +29,11 @@ class StepResult:
     updated: bool
     """False if a gradient was not finite, and the weights are as they were."""
     advantage_GK: Floats
+    gap_GK: Floats
+    """Mean over a trajectory's tokens of |log π − log μ|, where μ is the distribution that the tokens were drawn from.
+    At age 0 both have the same weights; what is left is the difference of the engine's and the Learner's kernels."""
+    largest_gap_GK: Floats
+    """The largest of these differences in each trajectory."""
     metrics: Mapping[str, float]
     """The objective's own."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from tba.batch import Batch
@@ -38,6 +40,20 @@ class Pass:
             step=self.step,
             totals=self.totals,
         )
+
+
+class Gap(NamedTuple):
+    """How far the log-probabilities of the policy are from those that the tokens were drawn with, per trajectory."""
+
+    mean_GK: Tensor
+    largest_GK: Tensor
+
+
+def gap_of(evidence: Evidence) -> Gap:
+    size_J = (evidence.policy_J.detach() - evidence.behaviour_J).abs()
+    mean_GK = evidence.per_trajectory(size_J) / evidence.length_GK
+    largest = [part.amax() for part in size_J.split(evidence.length_GK.flatten().tolist())]
+    return Gap(mean_GK, torch.stack(largest).view(mean_GK.shape))
 
 
 def totals_of(groups: Sequence[Group]) -> StepTotals:

@@ -20,7 +20,7 @@ from tba.activity import Activity
 from tba.batch import Batch, collate, micro_batches
 from tba.devices import as_tensor
 from tba.learn.base import Floats, StepResult
-from tba.learn.evidence import Pass, totals_of
+from tba.learn.evidence import Gap, Pass, gap_of, totals_of
 from tba.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
 from tba.objectives import Loss, Objective
 from tba.optimization import Optimization
@@ -69,9 +69,12 @@ class LocalLearner:
         if self.objective.wants_first_look:
             self.objective.first_look([one.evidence(self._logprobs(one.batch)) for one in passes()])
         losses: list[Loss] = []
+        gaps: list[Gap] = []
         for one in passes():
             with self._activity("compute", f"step {step}"):
-                losses.append(self._accumulate(one))
+                loss, gap = self._accumulate(one)
+                losses.append(loss)
+                gaps.append(gap)
         with self._activity("optimize"):
             learning_rate = self._optimization.learning_rate
             grad_norm, updated = self._update()
@@ -88,6 +91,8 @@ class LocalLearner:
             learning_rate=learning_rate,
             updated=updated,
             advantage_GK=of_all(loss.advantage_GK for loss in losses),
+            gap_GK=of_all(gap.mean_GK for gap in gaps),
+            largest_gap_GK=of_all(gap.largest_GK for gap in gaps),
             metrics=self.objective.metrics(step, values),
         )
 
@@ -112,22 +117,24 @@ class LocalLearner:
             module.load_state_dict(_take(name, tensors))
         self._optimization.restore(tensors, _schedule_state(folder))
 
-    def _accumulate(self, one: Pass) -> Loss:
+    def _accumulate(self, one: Pass) -> tuple[Loss, Gap]:
         """Add the gradient of these groups. Each group is compared as a whole, in however many parts it is computed."""
         parts = one.batch.parts
         if len(parts) == 1:
-            loss = self.objective(one.evidence(self.policy(parts[0])))
+            evidence = one.evidence(self.policy(parts[0]))
+            loss = self.objective(evidence)
             loss.value.backward()
-            return loss
+            return loss, gap_of(evidence)
         # The chain rule cut in two: what the loss says of every log-probability, then each part's way to the weights.
         known = self._logprobs(one.batch)
         tokens_T = known.tokens_T.requires_grad_()
-        loss = self.objective(one.evidence(known))
+        evidence = one.evidence(known)
+        loss = self.objective(evidence)
         loss.value.backward()
         assert tokens_T.grad is not None
         for part, gradient_T in zip(parts, tokens_T.grad.split(one.batch.num_tokens_of_parts), strict=True):
             self.policy(part).tokens_T.backward(gradient_T)
-        return loss
+        return loss, gap_of(evidence)
 
     @torch.no_grad()
     def _logprobs(self, batch: Batch) -> Logprobs:

@@ -4,16 +4,29 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tba.activity import Activity
-from tba.build import _beat_at_every_pass, _share_of_a_period, build_scorer, build_task
+from tba.batch import pack
+from tba.build import (
+    _beat_at_every_pass,
+    _engine,
+    _reference_model,
+    _share_of_a_period,
+    build_learner,
+    build_reference,
+    build_scorer,
+    build_task,
+)
 from tba.config import Config, load_config
+from tba.devices import CPU
 from tba.encoding import encoder
 from tba.engines.transformers import TransformersEngine
 from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.tasks import load_task
-from tba.testing import make_response
+from tba.testing import make_group, make_response
 from tba.types import Prompt, TbaError
 
 
@@ -108,3 +121,40 @@ def test_long_generations_and_passes_give_signs_of_life(attention: str) -> None:
     answered = [(prompt, [make_response([4, 5, 6 + i])]) for i in range(3)]
     Reference(Policy(model, temperature=1.0), max_tokens=1).token_logprobs(answered)
     assert activity.num_beats == 3
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-4), ("bfloat16", 0.0)])
+def test_the_reference_is_computed_as_the_policy_is(tmp_path: Path, precision: str, error: float) -> None:
+    """While both have the same weights, no rounding may pose as a difference between them. In float32 the reference is
+    packed, which orders its sums otherwise."""
+    config = Config.embedded(model={"precision": precision}, engine={"precision": "float32"})
+    policy = build_learner(config, Activity(tmp_path, "trainer")).policy
+    reference = build_reference(config, _reference_model(config, config.model.path, CPU))
+    group = make_group([5, 6, 7], [[8, 9, 10], [8, 11], [12, 13, 14, 15]], [0.0, 1.0, 2.0])
+    answered = [(group.prompt, [t.response for t in group.trajectories])]
+    with torch.no_grad():
+        own = policy(pack(answered)).tokens_T.numpy()
+    assert np.abs(np.concatenate(reference.token_logprobs(answered)[0]) - own).max() <= error
+
+
+@pytest.mark.parametrize("model_precision", ["float32", "bfloat16"])
+def test_what_searchers_generate_with_does_not_depend_on_the_precision_of_training(model_precision: str) -> None:
+    tokenizer = load_tokenizer("arithmetic")
+    found = {}
+    for engine_precision in ("float32", "bfloat16"):
+        config = Config.embedded(model={"precision": model_precision}, engine={"precision": engine_precision})
+        model = load_model("arithmetic")
+        engine = _engine(config, model, tokenizer, 0, config.engine.settled_precision)
+        prompt = Prompt("p", "12+7=\n", encoder(tokenizer)("12+7=\n")[1])
+        responses = engine.generate([prompt], 4)[0]
+        with torch.no_grad():
+            exact = Policy(load_model("arithmetic"))(pack([(prompt, responses)])).tokens_T.numpy()
+        found[engine_precision] = float(np.abs(np.concatenate([r.token_logprobs for r in responses]) - exact).max())
+    assert found["float32"] < 1e-4 < found["bfloat16"]
+
+
+def test_what_no_launcher_has_settled_is_float32() -> None:
+    config = Config.embedded()
+    assert (config.engine.precision, config.model.precision) == ("auto", "auto")
+    assert config.engine.settled_precision == "float32"
+    assert not config.model.in_bfloat16

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,11 +46,10 @@ def engine_of(
     temperature: float = 1.0,
     limit: int = LIMIT,
     seed: int = 0,
-    bf16: bool = False,
     precision: Precision = "float32",
 ) -> TransformersEngine:
     return TransformersEngine(
-        model, TOKENIZER, temperature=temperature, max_new_tokens=limit, seed=seed, bf16=bf16, precision=precision
+        model, TOKENIZER, temperature=temperature, max_new_tokens=limit, seed=seed, precision=precision
     )
 
 
@@ -117,9 +117,12 @@ def test_recorded_logprobs_are_right_beyond_a_window(name: str) -> None:
 
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
 def test_bfloat16_logprobs_are_close(shared: bool) -> None:
-    groups = engine_of(model_of(shared=shared), bf16=True).generate(PROMPTS, 5)
+    engine = engine_of(model_of(shared=shared), precision="bfloat16")
+    groups = engine.generate(PROMPTS, 5)
     # Fifteen products in sequence, each rounded to 2⁻⁹ of numbers up to 8: √15 · 8 · 2⁻⁹ if no two errors agree.
     assert FLOAT32 < root_mean_square(errors(groups)) < 15**0.5 * 8 * 2**-9
+    published = engine.generate(PROMPTS, 5, full_precision=True)
+    assert errors(published).abs().max() < FLOAT32
 
 
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
@@ -210,6 +213,22 @@ def test_first_tokens_have_the_frequencies_of_the_softmax(shared: bool, temperat
     exact = (logits.double() / temperature).softmax(-1)
     counts = np.bincount([int(response.tokens[0]) for response in responses], minlength=VOCABULARY)
     assert_frequencies(dict(enumerate(counts.tolist())), dict(enumerate((exact / exact.sum()).tolist())))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_coarse_copy_draws_from_the_density_that_it_records(precision: Precision) -> None:
+    """Of the tokens that follow the most frequent first one: how often each came, and how likely it was said to be."""
+    responses = flat(engine_of(model_of(), limit=2, precision=precision).generate(PROMPTS[:1], 20_000))
+    [(first, _)] = Counter(int(response.tokens[0]) for response in responses).most_common(1)
+    followed = [r for r in responses if len(r) == 2 and r.tokens[0] == first]
+    density: dict[int, float] = {}
+    for response in followed:
+        said = float(np.exp(response.token_logprobs[1]))
+        assert density.setdefault(int(response.tokens[1]), said) == said
+    never = 1.0 - sum(density.values())
+    assert -1e-5 < never < 0.01
+    counts = Counter(int(response.tokens[1]) for response in followed)
+    assert_frequencies({**counts}, {token: said / sum(density.values()) for token, said in density.items()})
 
 
 def test_the_seed_makes_the_responses() -> None:

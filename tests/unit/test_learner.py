@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from torch import Tensor
 from torch.testing import assert_close
 from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, parameters
 
+from tba.batch import pack
 from tba.learn.base import StepResult
 from tba.learn.learner import LocalLearner
+from tba.policy import load_model
 from tba.testing import save_tiny_model
 from tba.types import Group
 
@@ -160,3 +163,59 @@ def test_a_gradient_that_is_not_finite_beside_the_policy_leaves_everything(tmp_p
     assert not result.updated
     assert_close(parameters(learner.policy.model), before, rtol=0, atol=0)
     assert bool(torch.isfinite(bias).all())
+
+
+@pytest.mark.parametrize("budget", [WHOLE, 40], ids=["whole", "in parts"])
+def test_the_gap_is_what_recorded_logprobs_are_off_by(tmp_path: Path, folder: str, budget: int) -> None:
+    """An engine that is right to rounding, and one that is off by a known amount in one trajectory."""
+    learner = learner_in(tmp_path, folder, micro_batch_tokens=budget)
+    groups = [sampled_with(learner, group) for group in groups_with_copies(3, 2)]
+    right = learner.step(groups, ages(groups), 1)
+    # A sum of sixteen products and a softmax over 64 tokens: a few dozen roundings of numbers up to 8.
+    assert right.largest_gap_GK.max() < 100 * 8 * 2**-24
+    assert right.gap_GK.shape == right.advantage_GK.shape
+
+    learner = learner_in(tmp_path / "again", folder, micro_batch_tokens=budget)
+    found = learner.step([groups[0], first_token_off(groups[1], 2, 0.25), groups[2]], ages(groups), 1)
+    expected = np.zeros_like(found.gap_GK)
+    expected[1, 2] = 0.25
+    assert_close(found.largest_gap_GK, expected, rtol=0, atol=1e-4)
+    expected[1, 2] /= len(groups[1].trajectories[2].response)
+    assert_close(found.gap_GK, expected, rtol=0, atol=1e-4)
+
+
+def sampled_with(learner: LocalLearner, group: Group) -> Group:
+    """The group, as if the learner's own policy had drawn it."""
+    responses = [t.response for t in group.trajectories]
+    with torch.no_grad():
+        found = [learner.policy(pack([(group.prompt, [response])])).tokens_T.numpy() for response in responses]
+    return with_logprobs(group, found)
+
+
+def first_token_off(group: Group, trajectory: int, by: float) -> Group:
+    logprobs = [t.response.token_logprobs.copy() for t in group.trajectories]
+    logprobs[trajectory][0] -= by
+    return with_logprobs(group, logprobs)
+
+
+def with_logprobs(group: Group, logprobs: Sequence[np.ndarray]) -> Group:
+    pairs = zip(group.trajectories, logprobs, strict=True)
+    return replace(
+        group, trajectories=tuple(replace(t, response=replace(t.response, token_logprobs=found)) for t, found in pairs)
+    )
+
+
+def test_in_bfloat16_what_is_trained_stays_float32(tmp_path: Path, folder: str) -> None:
+    groups = groups_with_copies(3, 2)
+    exact, rough = (learner_in(tmp_path / name, folder, bf16=name == "b") for name in ("a", "b"))
+    results = [learner.step(groups, ages(groups), 1) for learner in (exact, rough)]
+    before = parameters(load_model(folder))
+    assert not np.array_equal(results[0].advantage_GK, results[1].advantage_GK), "bfloat16 was really used"
+    for tensors in (parameters(rough.policy.model), rough._optimization.tensors()):
+        assert {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()} == {torch.float32}
+    # AdamW's first step is the sign of the gradient times the rate, and nearly all signs agree.
+    moves = [
+        torch.cat([(after - before[name]).flatten() for name, after in parameters(learner.policy.model).items()])
+        for learner in (exact, rough)
+    ]
+    assert torch.cosine_similarity(moves[0], moves[1], dim=0) > 0.9

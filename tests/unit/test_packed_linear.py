@@ -7,7 +7,7 @@ import torch
 from tiny_models import ARCHITECTURES, build
 from torch import Tensor, nn
 
-from tba.engines import packed_linear
+from tba.engines import kernels, packed_linear
 from tba.engines.packed_linear import PackedLayers, PackedLinear, PackedProduct
 from tba.policy import export_weights, import_weights
 from tba.types import TbaError
@@ -24,12 +24,17 @@ FLOAT32 = NUM_INPUTS * 7 * 2**-24
 times that of the result, are off by at most 2⁻²⁴ of these for each term, in whatever order they are made."""
 
 
+BFLOAT16 = 2**-8 + FLOAT32
+"""How far a bfloat16 product may be from the exact product of the rounded factors, relative to its size: sums are made
+in float32, and the result has eight bits."""
+
+
 def difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("precision", "error"), [("float32", FLOAT32), ("int8", 3e-2)])
+@pytest.mark.parametrize(("precision", "error"), [("float32", FLOAT32), ("bfloat16", 1e-2), ("int8", 3e-2)])
 def test_products_are_those_of_the_plain_layer(precision: packed_linear.Precision, error: float, bias: bool) -> None:
     torch.manual_seed(0)
     plain = nn.Linear(NUM_INPUTS, 64, bias=bias)
@@ -39,9 +44,71 @@ def test_products_are_those_of_the_plain_layer(precision: packed_linear.Precisio
     with torch.inference_mode():
         expected = plain(x)
         assert difference(packed(x), expected) < error
-        assert (difference(packed(x), expected) > 1e-3) == (precision == "int8"), "int8 was really used, and only there"
+        assert packed(x).dtype == torch.float32
+        coarse = precision != "float32"
+        assert (difference(packed(x), expected) > 1e-3) == coarse, "the coarse kernel was really used, and only there"
         product.full_precision = True
         assert difference(packed(x), expected) < FLOAT32
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("small", [0, 10**6], ids=["packed", "plain"])
+def test_bfloat16_products_are_exact_but_for_the_rounding_of_factors_and_result(
+    small: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_linear, "SMALL", small)
+    torch.manual_seed(0)
+    plain = nn.Linear(NUM_INPUTS, 64, bias=bias)
+    packed = PackedProduct([plain], "bfloat16").layers[0]
+    x = torch.randn(50, NUM_INPUTS)
+    x[0] *= 3000.0  # the range is float32's: a huge row costs nobody anything
+    with torch.inference_mode():
+        exact = nn.functional.linear(
+            x.bfloat16().double(),
+            plain.weight.bfloat16().double(),
+            plain.bias.bfloat16().double() if bias else None,
+        )
+        for found_O, exact_O in zip(packed(x).double(), exact, strict=True):
+            assert difference(found_O, exact_O) < BFLOAT16
+
+
+@pytest.mark.parametrize("without", ["switched off", "missing"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_without_private_kernels_products_are_those_of_plain_ones(
+    precision: packed_linear.Precision, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(NUM_INPUTS, 64), nn.Linear(NUM_INPUTS, 32)]
+    x = torch.randn(50, NUM_INPUTS)
+    packed = PackedProduct(layers, precision)
+    assert (packed._packed is not None) == kernels.has_blocked_layout()
+    take_away_kernels(monkeypatch, without)
+    plain = PackedProduct(layers, precision)
+    assert plain._packed is None
+    with torch.inference_mode():
+        for a, b in zip(packed.layers, plain.layers, strict=True):
+            # In bfloat16 the same number may be rounded the other way after sums in another order.
+            assert difference(a(x), b(x)) < (2 * BFLOAT16 if precision == "bfloat16" else FLOAT32)
+
+
+@pytest.mark.parametrize(("without", "why"), [("switched off", "TBA_PLAIN_KERNELS"), ("missing", "torch ")])
+def test_without_its_kernel_int8_is_refused_in_one_line(
+    without: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away_kernels(monkeypatch, without)
+    model = build(ARCHITECTURES["llama"], shared=False, seed=0)
+    with pytest.raises(TbaError, match=rf"engine\.precision = 'int8' .*{why}.*: use 'bfloat16'") as caught:
+        PackedLayers(model, "int8")
+    assert "\n" not in str(caught.value)
+
+
+def take_away_kernels(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "switched off":
+        monkeypatch.setenv(kernels.PLAIN_KERNELS, "1")
+    else:
+        monkeypatch.setattr(kernels, "_has", lambda namespace, *names: False)
+    assert not kernels.has_blocked_layout()
+    assert not kernels.has_int8()
 
 
 def test_a_row_with_a_huge_entry_leaves_the_others_as_exact() -> None:
@@ -56,7 +123,7 @@ def test_a_row_with_a_huge_entry_leaves_the_others_as_exact() -> None:
 
 
 @pytest.mark.parametrize("small", [0, 10**6], ids=["packed", "plain"])
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_layers_with_one_input_give_what_each_alone_does(
     precision: packed_linear.Precision, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +142,8 @@ def test_layers_with_one_input_give_what_each_alone_does(
             ((1, 1), (x, y)),
         ):
             for place, given in zip(places, inputs, strict=True):
-                assert difference(together[place](given), alone[place](given)) < FLOAT32
+                close = 2 * BFLOAT16 if precision == "bfloat16" else FLOAT32
+                assert difference(together[place](given), alone[place](given)) < close
 
 
 def test_weights_that_change_between_two_layers_of_a_product_count_for_the_second() -> None:
@@ -92,7 +160,7 @@ def test_weights_that_change_between_two_layers_of_a_product_count_for_the_secon
         assert difference(product.layers[1](x), layers[1](x)) < FLOAT32
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_a_packed_model_takes_published_weights(precision: packed_linear.Precision) -> None:
     model, other = (build(ARCHITECTURES["llama"], shared=False, seed=seed) for seed in (0, 1))
     names = [name for name, _ in model.named_parameters()]
@@ -105,12 +173,13 @@ def test_a_packed_model_takes_published_weights(precision: packed_linear.Precisi
         import_weights(model, export_weights(other))
         layers.pack()
         after, expected = model(input_ids=ids).logits, other(input_ids=ids).logits
-        close = 15 * FLOAT32 if precision == "float32" else 0.2  # there are fifteen products one after the other
+        # There are fifteen products one after the other.
+        close = {"float32": 15 * FLOAT32, "bfloat16": 15 * BFLOAT16, "int8": 0.2}[precision]
         assert difference(after, expected) < close
         assert difference(before, expected) > 3 * close
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(("device", "dtype"), [("meta", torch.float32), ("cpu", torch.bfloat16)])
 def test_layers_elsewhere_or_kept_in_bfloat16_stay_plain(
     precision: packed_linear.Precision, device: str, dtype: torch.dtype
@@ -121,11 +190,12 @@ def test_layers_elsewhere_or_kept_in_bfloat16_stay_plain(
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
 
 
-def test_a_model_without_linear_layers_has_no_int8_copy() -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_model_without_linear_layers_has_no_coarser_copy(precision: packed_linear.Precision) -> None:
     model = build(ARCHITECTURES["gpt2 (learned positions, dropout)"], shared=False, seed=0)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, nn.Identity())
-    with pytest.raises(TbaError, match=r"engine\.precision"):
-        PackedLayers(model, "int8")
+    with pytest.raises(TbaError, match=rf"engine\.precision = '{precision}' finds no linear layers"):
+        PackedLayers(model, precision)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tba.learn.base import StepResult
 from tba.step_metrics import BUCKETS, step_metrics
 from tba.testing import make_response
 from tba.types import Group, Prompt, Trajectory
@@ -23,9 +24,23 @@ def group(rewards: Sequence[float], ages: Sequence[int]) -> Group:
     return Group(Prompt("p", "", (1, 2)), tuple(Trajectory(r, x, (x,), r.token_logprobs) for r, x in parts))
 
 
-def record(groups: Sequence[Group], advantages: Sequence[Sequence[float]]) -> dict[str, Any]:
+def record(
+    groups: Sequence[Group], advantages: Sequence[Sequence[float]], gaps: Sequence[Sequence[float]] | None = None
+) -> dict[str, Any]:
+    """The largest gap of a trajectory is three times its mean gap."""
     ages = np.array([[VERSION - t.version.step for t in group.trajectories] for group in groups])
-    return step_metrics(groups, ages, np.array(advantages, dtype=np.float64))
+    gap_GK = np.zeros(ages.shape) if gaps is None else np.array(gaps)
+    result = StepResult(
+        loss=0.0,
+        grad_norm=0.0,
+        learning_rate=0.0,
+        updated=True,
+        advantage_GK=np.array(advantages, dtype=np.float64),
+        gap_GK=gap_GK,
+        largest_gap_GK=3 * gap_GK,
+        metrics={},
+    )
+    return step_metrics(groups, ages, result)
 
 
 def test_staleness_is_counted_for_every_trajectory() -> None:
@@ -94,3 +109,16 @@ def test_rewards_that_differ_by_very_little_do_differ() -> None:
 def test_lengths_are_those_of_the_responses() -> None:
     found = record([group([0, 1, 2], [0, 0, 0]), group([0, 1, 2], [0, 0, 0])], [[0] * 3] * 2)
     assert (found["tokens"], found["completions/mean_length"], found["completions/max_length"]) == (12, 2.0, 3)
+
+
+def test_the_gap_to_the_engine_is_a_mean_over_the_tokens_of_fresh_trajectories() -> None:
+    """Those have 1, 3 and 2 tokens; the gap of the others is their age."""
+    groups = [group([0, 1, 2], [0, 7, 0]), group([0, 1, 2], [9, 0, 9])]
+    found = record(groups, [[0.0] * 3] * 2, [[0.1, 50.0, 0.3], [50.0, 0.2, 50.0]])
+    assert found["engine_gap/mean"] == pytest.approx((1 * 0.1 + 3 * 0.3 + 2 * 0.2) / 6)
+    assert found["engine_gap/max"] == pytest.approx(0.9)
+
+
+def test_without_fresh_trajectories_nothing_is_said_of_the_engine() -> None:
+    found = record([group([0, 1], [1, 2])], [[0.0, 0.0]], [[0.1, 0.2]])
+    assert not [name for name in found if name.startswith("engine_gap")]

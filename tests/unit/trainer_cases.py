@@ -51,13 +51,14 @@ def learner_in(
     objective: ObjectiveConfig | None = None,
     device: str = "cpu",
     lora_rank: int = 0,
+    bf16: bool = False,
     **settings: Any,
 ) -> LocalLearner:
     config = TrainerConfig(learning_rate=1e-2, **settings)
     model = load_model(folder, attention=attention)
     if lora_rank:
         add_adapters(model, rank=lora_rank, alpha=4.0, targets=("all-linear",), seed=0)
-    policy = Policy(moved(model, torch.device(device)), temperature=0.8)
+    policy = Policy(moved(model, torch.device(device)), temperature=0.8, bf16=bf16)
     made = (objective or VarGrad(beta=0.1)).build(num_steps=config.num_steps, hidden_size=policy.hidden_size)
     for module in made.modules.values():
         moved(module, policy.device)
