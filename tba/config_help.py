@@ -91,6 +91,8 @@ def _setting(name: str, info: FieldInfo) -> Setting:
 
 
 def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is Literal:
         return "|".join(typing.get_args(annotation))
     if typing.get_origin(annotation) is dict:
