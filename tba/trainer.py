@@ -119,6 +119,7 @@ class Trainer:
             self.finish()
 
     def begin(self) -> None:
+        """Publish the weights to start with; Searchers wait for them."""
         self.publish()
 
     def advance(self) -> bool:
