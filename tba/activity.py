@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,14 @@ def doing_text(activity: Mapping[str, Any]) -> str:
     return f"{activity['doing']} {activity['detail']}".strip()
 
 
-def silent_seconds(activity: Mapping[str, Any]) -> float:
-    """For how long a process has given no sign of life, by the clock of this machine."""
-    return time.time() - float(activity.get("beat", activity["since"]))
+def silences(activities: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds without a sign of life, by name, by the clock of this machine. Where several take turns in one process,
+    a sign of one is a sign of all."""
+    beats: dict[int, float] = {}
+    for activity in activities:
+        beat = float(activity.get("beat", activity["since"]))
+        beats[activity["pid"]] = max(beat, beats.get(activity["pid"], beat))
+    return {activity["process"]: time.time() - beats[activity["pid"]] for activity in activities}
 
 
 def read_activities(run: Path) -> list[dict[str, Any]]:

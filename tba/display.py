@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tba.activity import SILENT_SECONDS, doing_text, read_activities, silent_seconds
+from tba.activity import SILENT_SECONDS, doing_text, read_activities, silences
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
 from tba.metrics import JUDGED_BY
@@ -102,10 +102,12 @@ class Display:
 
     def _silent(self) -> list[Text]:
         """A line for each process that has given no sign of life for long."""
+        activities = read_activities(self._run)
+        silent = silences(activities)
         return [
-            Text(f"{a['process']}: no sign of life for {silent_seconds(a):.0f} s ({doing_text(a)})", style="yellow")
-            for a in read_activities(self._run)
-            if silent_seconds(a) > SILENT_SECONDS
+            Text(f"{name}: no sign of life for {silent[name]:.0f} s ({doing_text(a)})", style="yellow")
+            for a in activities
+            if silent[name := a["process"]] > SILENT_SECONDS
         ]
 
     def _starting(self) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tba.activity import ENDING, SILENT_SECONDS, read_activities, silent_seconds
+from tba.activity import ENDING, SILENT_SECONDS, read_activities, silences
 from tba.metrics import read_metrics
 from tba.progress import evaluation_text
 from tba.runs import num_replayed_steps, read_run_config
@@ -43,19 +43,21 @@ def show_status(run: Path) -> int:
     held_out = f", held-out {evaluation_text(evals[-1])} at step {evals[-1]['step']}" if evals else ""
     console.print(Text.assemble((str(run), "bold"), f": {state}, step {step} of {last}{held_out}"), soft_wrap=True)
     table = Table("process", "pid", "now", "for", "holds")
+    silent = silences(activities)
     for activity in activities:
-        table.add_row(*map(Text, _row(activity, alive[activity["process"]])))
+        name = activity["process"]
+        table.add_row(*map(Text, _row(activity, alive[name], silent[name])))
     console.print(table)
     if state == "stopped" and replayed is None:
         console.print(f"Resume with: tba train --resume {run}", markup=False, soft_wrap=True)
     return 1 if state == "stopped" else 0
 
 
-def _row(activity: dict[str, Any], alive: bool) -> tuple[str, str, str, str, str]:
+def _row(activity: dict[str, Any], alive: bool, silent_seconds: float) -> tuple[str, str, str, str, str]:
     doing = _WAITING.get(activity["doing"], activity["doing"])
     now = f"{doing} {activity['detail']}".strip() if alive else f"not running (last: {doing})"
-    if alive and silent_seconds(activity) > SILENT_SECONDS:
-        now += f"; no sign of life for {silent_seconds(activity):.0f} s"
+    if alive and silent_seconds > SILENT_SECONDS:
+        now += f"; no sign of life for {silent_seconds:.0f} s"
     seconds = f"{time.time() - activity['since']:.1f} s" if alive else ""
     holds = f"step {activity['step']}" if "step" in activity else ""
     holds = f"weights of step {activity['version']}" if "version" in activity else holds

@@ -119,6 +119,7 @@ class Trainer:
             self.finish()
 
     def begin(self) -> None:
+        """Publish the weights to start with; Searchers wait for them."""
         self.publish()
 
     def advance(self) -> bool:
@@ -127,12 +128,13 @@ class Trainer:
         True if it has merged all that has arrived.
         """
         while not self._must_end():
-            self.lacks_groups = not self._has_enough()
-            if self.lacks_groups:
+            enough = self._has_enough()
+            if not enough:
                 self.merge()
-                self.lacks_groups = not self._has_enough()
-                if self.lacks_groups:
-                    return True
+                enough = self._has_enough()
+            self.lacks_groups = not enough
+            if self.lacks_groups:
+                return True
             self.make_step()
             if self.step % self.config.sync_period == 0:
                 self.sync()

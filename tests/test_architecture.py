@@ -201,6 +201,17 @@ def test_nobody_below_knows_the_launchers_or_the_command_line() -> None:
     assert not set().union(*(ours(module) for module in under("launch"))) & under("api", "cli", "display")
 
 
+def test_nobody_asks_for_a_launcher_by_its_name() -> None:
+    """But for the one place that chooses: launchers pass what they decide."""
+    asked = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, (ast.Compare, ast.Match)) and "launcher" in ast.unparse(getattr(node, "left", node))
+    }
+    assert asked == {"launch"}
+
+
 def test_the_package_itself_imports_nothing() -> None:
     assert ours("") == set()
     assert outside("") <= {"__future__", "typing"}

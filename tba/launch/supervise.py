@@ -187,7 +187,8 @@ class Supervisor:
 
     def _is_ending(self) -> bool:
         """Whether the last step is made. A Searcher that is started now would come too late for anything."""
-        return any(a["process"] == TRAINER and a["doing"] == ENDING for a in self._workers.activities())
+        ending = any(a["process"] == TRAINER and a["doing"] == ENDING for a in self._workers.activities())
+        return ending and self._silence.has_shown(TRAINER)
 
     def _give_up(self, failure: TbaError) -> None:
         """Let the Trainer save what it has, then tell."""

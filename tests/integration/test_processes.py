@@ -315,7 +315,9 @@ def test_a_run_whose_restarts_are_used_up_saves_and_ends_in_one_line(tmp_path: P
     [line] = output.splitlines()
     assert "Searchers died more than run.max_restarts = 1 times" in line
     assert "SIGKILL" in line
-    assert [r["event"] for r in records(run, "event")] == ["searcher_restarted"]
+    # While one starts, the Trainer may make so many steps without new groups that it says so.
+    events = [r["event"] for r in records(run, "event") if r["event"] != "no_new_groups"]
+    assert events == ["searcher_restarted"]
     step = records(run, "train")[-1]["step"]
     assert list_checkpoints(run)[-1].step == step
     assert_nothing_doubled(rollouts(run), num_responses=4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tba import activity as activity_module
-from tba.activity import FOLDER, Activity, doing_text, read_activities, silent_seconds
+from tba.activity import FOLDER, Activity, doing_text, read_activities, silences
 
 
 class Clock:
@@ -121,11 +121,11 @@ def test_a_beat_shows_that_the_work_goes_on(tmp_path: Path, clock: Clock) -> Non
         began = read_activities(tmp_path)[0]
         clock.pass_seconds(100)
         assert read_activities(tmp_path)[0]["beat"] == began["beat"], "nothing happened"
-        assert silent_seconds(read_activities(tmp_path)[0]) == 100
+        assert silences(read_activities(tmp_path))["searcher-0"] == 100
         activity.beat()
         shown = read_activities(tmp_path)[0]
         assert (shown["since"], shown["beat"]) == (began["since"], began["beat"] + 100)
-        assert silent_seconds(shown) == 0
+        assert silences([shown])["searcher-0"] == 0
     assert read_activities(tmp_path)[0]["since"] == began["since"] + 100
 
 
@@ -170,5 +170,11 @@ def test_records_of_a_run_without_beats_can_be_read(tmp_path: Path, clock: Clock
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "trainer.json").write_text(json.dumps(record), "utf-8")
     [shown] = read_activities(tmp_path)
-    assert silent_seconds(shown) == 100
+    assert silences([shown]) == {"trainer": 100}
     assert doing_text(shown) == "compute step 3"
+
+
+def test_those_who_take_turns_in_one_process_are_silent_together(clock: Clock) -> None:
+    beats = (("a", 1, 990), ("b", 1, 950), ("c", 2, 900))
+    shown = [{"process": name, "pid": pid, "since": 0, "beat": beat} for name, pid, beat in beats]
+    assert silences(shown) == {"a": 10, "b": 10, "c": 100}

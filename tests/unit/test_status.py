@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tba import activity as activity_module
-from tba.activity import SILENT_SECONDS, Activity
+from tba.activity import FOLDER, SILENT_SECONDS, Activity
 from tba.config import Config
 from tba.display import Display
 from tba.runs import write_run_config
@@ -23,11 +23,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tba.status._is_alive", lambda pid: True)
     monkeypatch.setenv("COLUMNS", "200")
     write_run_config(tmp_path, Config.embedded())
-    an_hour_ago = time.time() - 3_600
-    with monkeypatch.context() as past:
-        past.setattr(activity_module.time, "time", lambda: an_hour_ago)
-        Activity(tmp_path, "searcher-0")
     Activity(tmp_path, "trainer")
+    record = {"process": "searcher-0", "pid": 1, "doing": "generate", "detail": "", "since": 0.0}
+    record["beat"] = time.time() - 3_600
+    (tmp_path / FOLDER / "searcher-0.json").write_text(json.dumps(record), "utf-8")
     assert SILENT_SECONDS < 3_600
     return tmp_path
 
@@ -43,7 +42,7 @@ def test_status_names_a_silent_process(run: Path, capsys: pytest.CaptureFixture[
 def test_the_display_names_a_silent_process(run: Path) -> None:
     display = Display(Config.embedded(run={"display": "none"}), run)
     [line] = display._silent()
-    assert "searcher-0: no sign of life for 3600 s (idle)" in line.plain
+    assert "searcher-0: no sign of life for 3600 s (generate)" in line.plain
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(display._panel())
     assert line.plain in console.export_text()
