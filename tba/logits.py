@@ -61,6 +61,7 @@ class _TargetLogprobs(torch.autograd.Function):
             normaliser_C = _logsumexp_(logits_CV)
             logprobs.append(chosen_C - normaliser_C)
             normalisers.append(normaliser_C)
+            del logits_CV  # before the next chunk's are made
         ctx.save_for_backward(hidden_TH, weight_VH, bias_V, target_T, torch.cat(normalisers))
         ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
         return torch.cat(logprobs)
@@ -86,6 +87,7 @@ class _TargetLogprobs(torch.autograd.Function):
             grad_hidden[chunk] = grad_CV @ weight
             if grad_weight is not None:
                 _add_product(grad_weight, grad_CV.T, hidden_CH)
+            del logits_CV, grad_CV  # before the next chunk's are made
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 

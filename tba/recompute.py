@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
+
+Call = Callable[[], Any]
 
 WORTH_THE_CALLS = 2 * 10**9
 """Tokens of a pass times parameters of a layer from which on the memory is worth the time.
@@ -34,7 +37,11 @@ SmolLM2 such a pass has at most 560 tokens.
 DEAR_TERMS = 128
 """Terms in each sum of a matrix product from which on its output is kept. Adapters of a low rank have fewer."""
 
-_PRODUCTS = {
+LAYERS_A_TRIM = 4
+"""After so many layers the allocator gives freed memory back to the system. It would hold the gaps between kept
+tensors, which take half as much memory as these. Asking after every layer would cost time."""
+
+_PRODUCTS: dict[Any, int] = {
     torch.ops.aten.mm.default: 0,
     torch.ops.aten.bmm.default: 0,
     torch.ops.aten.addmm.default: 1,
@@ -65,17 +72,20 @@ def recomputing(model: PreTrainedModel, num_tokens: int) -> Iterator[None]:
         yield
         return
     # `forward` and not the call, whose hooks (those of `fully_shard`) must run once.
-    for layer in layers:
+    for number, layer in enumerate(reversed(layers)):
+        gives_back = model.device.type == "cpu" and number % LAYERS_A_TRIM == 0
         layer.forward = partial(
-            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, context_fn=_contexts
+            checkpoint,
+            layer.forward,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=partial(_contexts, layer, gives_back),
         )
     try:
         yield
     finally:
         for layer in layers:
             del layer.forward
-    if model.device.type == "cpu":
-        _return_freed_memory()
 
 
 def _layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -93,64 +103,82 @@ def _num_parameters(layers: list[nn.Module]) -> int:
     return sum(parameter.numel() for layer in layers for parameter in layer.parameters())
 
 
-def _contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
+def _contexts(layer: nn.Module, gives_back: bool) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """For the forward run of a layer and for its repetition."""
-    keep = _Keep()
-    return keep, _Reuse(keep)
+    kept = _Kept(layer)
+    after = give_back_memory if gives_back else _do_nothing
+    return _watching(kept.compute, kept.end, after), _watching(kept.repeat, kept.end_repetition, after)
 
 
-def _is_dear(operation: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+@contextmanager
+def _watching(run: Callable[[Call], Any], *at_end: Callable[[], None]) -> Iterator[None]:
+    try:
+        with _DearCalls(run):
+            yield
+    finally:  # the repetition ends with an exception, as soon as it has all that derivatives read
+        for finish in at_end:
+            finish()
+
+
+class _DearCalls(TorchDispatchMode):
+    """Has dear operations run by another function."""
+
+    def __init__(self, run: Callable[[Call], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        call = partial(func, *args, **(kwargs or {}))
+        return self._run(call) if _is_dear(func, args) else call()
+
+
+def _is_dear(operation: Any, arguments: tuple[Any, ...]) -> bool:
     place = _PRODUCTS.get(operation)
     if place is None:
         return operation in _ATTENTION
     return bool(arguments[place].shape[-1] >= DEAR_TERMS)
 
 
-class _Keep(TorchDispatchMode):
-    """Keeps the outputs of dear operations, in the order of their calls."""
+_num_unread: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""How many dear operations a layer ends with whose outputs its derivatives do not read, where that is known. Usually it
+is one: the last product is added to the residual stream."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.outputs: list[Any] = []
-        self.versions: list[list[int]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if _is_dear(func, args):
-            self.outputs.append(output)
-            self.versions.append(_versions(output))
+class _Kept:
+    """The outputs of a layer's dear operations, in the order of their calls, but for those that nobody reads."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+        self._outputs: list[Any] = []
+        self._versions: list[list[int]] = []
+        self._num_repeated = 0
+
+    def compute(self, call: Call) -> Any:
+        output = call()
+        self._outputs.append(output)
+        self._versions.append(_versions(output))
         return output
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def end(self) -> None:
+        num_read = len(self._outputs) - _num_unread.get(self._layer, 1)
         # By now they are part of the graph. What is kept must not keep the graph.
-        self.outputs = [_without_graph(output) for output in self.outputs]
+        self._outputs = [_without_graph(output) for output in self._outputs[:num_read]]
 
+    def repeat(self, call: Call) -> Any:
+        """What was kept, once. What was not kept, or was changed in place since, is computed again."""
+        number, self._num_repeated = self._num_repeated, self._num_repeated + 1
+        if number < len(self._outputs):
+            output, self._outputs[number] = self._outputs[number], None
+            if output is not None and _versions(output) == self._versions[number]:
+                return output
+        return call()
 
-class _Reuse(TorchDispatchMode):
-    """Returns what was kept, once, unless it has been changed in place since: then it is computed again."""
-
-    def __init__(self, keep: _Keep) -> None:
-        super().__init__()
-        self._keep = keep
-        self._calls = 0
-
-    def __enter__(self) -> _Reuse:
-        self._calls = 0
-        super().__enter__()
-        return self
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if _is_dear(func, args):
-            kept, self._keep.outputs[self._calls] = self._keep.outputs[self._calls], None
-            self._calls += 1
-            if kept is not None and _versions(kept) == self._keep.versions[self._calls - 1]:
-                return kept
-        return func(*args, **(kwargs or {}))
+    def end_repetition(self) -> None:
+        _num_unread[self._layer] = len(self._versions) - self._num_repeated
+        self._outputs.clear()
+        self._num_repeated = 0
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -168,11 +196,15 @@ def _without_graph(output: Any) -> Any:
     return output.detach() if isinstance(output, Tensor) else output
 
 
-def _return_freed_memory() -> None:
-    """To the system. The allocator would hold the gaps between kept tensors: half as much again as these."""
+def give_back_memory() -> None:
+    """What is free, to the system."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 @cache

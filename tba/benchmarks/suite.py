@@ -20,6 +20,7 @@ PARTS = {
     "generation": "Generation",
     "vllm": "Generation against vLLM",
     "training": "Training step",
+    "memory": "Memory of a training step",
     "whole_run": "Whole run",
     "race": "Time to accuracy against TRL",
     "publication": "Publication",
