@@ -21,6 +21,7 @@ PARTS = {
     "vllm": "Generation against vLLM",
     "training": "Training step",
     "precision": "Precision",
+    "memory": "Memory of a training step",
     "whole_run": "Whole run",
     "race": "Time to accuracy against TRL",
     "publication": "Publication",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from benchmarks.machine import one_core, peak_gflops
+from benchmarks.memory import reset_peak, resident
 from benchmarks.models import LARGE, balance_of, flops_a_token, group, large, prompts
 from benchmarks.report import Row, alternate, at_least, at_most, ratio_of, seconds
 from tba.attention import SHARED_PROMPT
@@ -180,13 +180,7 @@ def _report_peak(send: Any, kind: str, num_layers: int) -> None:
     step: Any = _Ours(model, data) if kind == "ours" else _Trl(model, data, torch.randn(K))
     for parameter in step.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew, at what is resident now
+    before = resident("VmRSS")
+    reset_peak()
     step()
-    send.send(_memory("VmHWM") - before)
-
-
-def _memory(field: str) -> float:
-    """Megabytes, of this process alone. (getrusage would count what its parent held when it was started.)"""
-    [line] = [x for x in Path("/proc/self/status").read_text("utf-8").splitlines() if x.startswith(f"{field}:")]
-    return int(line.split()[1]) / 1024
+    send.send(resident("VmHWM") - before)

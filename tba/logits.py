@@ -23,6 +23,12 @@ def _logits(hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, tempera
     return logits_CV.div_(temperature) if temperature != 1.0 else logits_CV
 
 
+def _logsumexp_(logits_CV: Tensor) -> Tensor:
+    """Over the vocabulary, in the memory of the logits: they are gone afterwards."""
+    largest_C1 = logits_CV.amax(dim=-1, keepdim=True)
+    return logits_CV.sub_(largest_C1).exp_().sum(dim=-1).log_().add_(largest_C1.squeeze(1))
+
+
 def _product_dtype(hidden_TH: Tensor) -> torch.dtype:
     device = hidden_TH.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TH.dtype
@@ -51,9 +57,11 @@ class _TargetLogprobs(torch.autograd.Function):
         logprobs, normalisers = [], []
         for hidden_CH, target_C in zip(hidden.split(chunk_tokens), target_T.split(chunk_tokens), strict=True):
             logits_CV = _logits(hidden_CH, weight, bias, temperature)
-            normaliser_C = logits_CV.logsumexp(dim=-1)
-            logprobs.append(logits_CV.gather(1, target_C.unsqueeze(1)).squeeze(1) - normaliser_C)
+            chosen_C = logits_CV.gather(1, target_C.unsqueeze(1)).squeeze(1)
+            normaliser_C = _logsumexp_(logits_CV)
+            logprobs.append(chosen_C - normaliser_C)
             normalisers.append(normaliser_C)
+            del logits_CV  # before the next chunk's are made
         ctx.save_for_backward(hidden_TH, weight_VH, bias_V, target_T, torch.cat(normalisers))
         ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
         return torch.cat(logprobs)
@@ -78,5 +86,14 @@ class _TargetLogprobs(torch.autograd.Function):
             grad_CV = grad_CV.to(ctx.dtype)
             grad_hidden[chunk] = grad_CV @ weight
             if grad_weight is not None:
-                grad_weight.add_((grad_CV.T @ hidden_CH).to(grad_weight.dtype))
+                _add_product(grad_weight, grad_CV.T, hidden_CH)
+            del logits_CV, grad_CV  # before the next chunk's are made
         return grad_hidden, grad_weight, grad_bias, None, None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Without a copy as large as the total, unless the product has another precision."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)

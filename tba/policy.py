@@ -25,6 +25,7 @@ from tba.devices import CPU, as_tensor
 from tba.loading import load_weights, told_in_one_line
 from tba.logits import target_logprobs
 from tba.precision import at_least_float32
+from tba.recompute import recomputing
 from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()
@@ -135,12 +136,13 @@ class Policy(nn.Module):
 
 def _packed_hidden(model: PreTrainedModel, packed: PackedTokens) -> Tensor:
     """One row, no padding: the responses of a group attend to one computation of their prompt and common beginnings."""
-    output = model.get_decoder()(
-        input_ids=packed.tokens_N.unsqueeze(0),
-        position_ids=packed.positions_N.unsqueeze(0),
-        use_cache=False,
-        layout=packed.layout,
-    )
+    with recomputing(model, packed.num_tokens):
+        output = model.get_decoder()(
+            input_ids=packed.tokens_N.unsqueeze(0),
+            position_ids=packed.positions_N.unsqueeze(0),
+            use_cache=False,
+            layout=packed.layout,
+        )
     hidden: Tensor = output.last_hidden_state[0]
     return hidden
 
@@ -158,8 +160,10 @@ def _padded_logprobs(model: PreTrainedModel, packed: PackedTokens, temperature: 
     last: list[Tensor] = []  # the hidden states the head reads; asking the model for them would keep every layer's
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: last.append(inputs[0].detach()))
     device = model.device
+    ids, seen = as_tensor(ids_RS, device), as_tensor(seen_RS, device)
     try:
-        output = model(input_ids=as_tensor(ids_RS, device), attention_mask=as_tensor(seen_RS, device), use_cache=False)
+        with recomputing(model, ids_RS.size):
+            output = model(input_ids=ids, attention_mask=seen, use_cache=False)
     finally:
         hook.remove()
     logits = [output.logits[r, start - 1 : len(row)] for r, (start, row) in enumerate(rows)]
