@@ -139,7 +139,8 @@ def _report_peak(send: Any, num_layers: int, everything: bool) -> None:
 
 def kept_bytes(forward: Callable[[], Tensor]) -> int:
     """What a forward pass makes that is still there at its end: its activations, as kept for the backward pass."""
-    with _Storages() as made:  # type: ignore[no-untyped-call]
+    made = _Storages()
+    with made:
         output = forward()
     count = sum(size for storage, size in made.sizes.values() if not storage.expired())
     assert output.requires_grad
