@@ -25,8 +25,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-Call = Callable[[], Any]
-
 WORTH_THE_CALLS = 2 * 10**9
 """Tokens of a pass times parameters of a layer from which on the memory is worth the time.
 
@@ -74,13 +72,7 @@ def recomputing(model: PreTrainedModel, num_tokens: int) -> Iterator[None]:
     # `forward` and not the call, whose hooks (those of `fully_shard`) must run once.
     for number, layer in enumerate(reversed(layers)):
         gives_back = model.device.type == "cpu" and number % LAYERS_A_TRIM == 0
-        layer.forward = partial(
-            checkpoint,
-            layer.forward,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            context_fn=partial(_contexts, layer, gives_back),
-        )
+        layer.forward = partial(_run, layer, layer.forward, give_back_memory if gives_back else _do_nothing)
     try:
         yield
     finally:
@@ -103,35 +95,38 @@ def _num_parameters(layers: list[nn.Module]) -> int:
     return sum(parameter.numel() for layer in layers for parameter in layer.parameters())
 
 
-def _contexts(layer: nn.Module, gives_back: bool) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For the forward run of a layer and for its repetition."""
+def _run(layer: nn.Module, forward: Callable[..., Any], at_end: Callable[[], None], *args: Any, **kwargs: Any) -> Any:
     kept = _Kept(layer)
-    after = give_back_memory if gives_back else _do_nothing
-    return _watching(kept.compute, kept.end, after), _watching(kept.repeat, kept.end_repetition, after)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return _watching(kept.compute, kept.end, at_end), _watching(kept.repeat, kept.end_repetition, at_end)
+
+    output = checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts, **kwargs)
+    kept.forget(output)  # whoever gets it may change it in place
+    return output
 
 
 @contextmanager
-def _watching(run: Callable[[Call], Any], *at_end: Callable[[], None]) -> Iterator[None]:
+def _watching(run: Callable[..., Any], *at_end: Callable[[], None]) -> Iterator[None]:
     try:
-        with _DearCalls(run):
+        with _Operations(run):
             yield
     finally:  # the repetition ends with an exception, as soon as it has all that derivatives read
         for finish in at_end:
             finish()
 
 
-class _DearCalls(TorchDispatchMode):
-    """Has dear operations run by another function."""
+class _Operations(TorchDispatchMode):
+    """Has another function run all operations."""
 
-    def __init__(self, run: Callable[[Call], Any]) -> None:
+    def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._run = run
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        call = partial(func, *args, **(kwargs or {}))
-        return self._run(call) if _is_dear(func, args) else call()
+        return self._run(func, args, kwargs or {})
 
 
 def _is_dear(operation: Any, arguments: tuple[Any, ...]) -> bool:
@@ -152,42 +147,60 @@ class _Kept:
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
         self._outputs: list[Any] = []
-        self._versions: list[list[int]] = []
+        self._num_computed = 0
         self._num_repeated = 0
 
-    def compute(self, call: Call) -> Any:
-        output = call()
-        self._outputs.append(output)
-        self._versions.append(_versions(output))
+    def compute(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = operation(*args, **kwargs)
+        for place in _written(operation):
+            self.forget(kwargs.get(place) if isinstance(place, str) else args[place])
+        if _is_dear(operation, args):
+            self._outputs.append(output)
         return output
 
+    def forget(self, changed: Any) -> None:
+        """What was changed in place, be it through a view, is no longer what the operation returned."""
+        places = {tensor.untyped_storage().data_ptr() for tensor in _tensors(changed)}
+        for number, output in enumerate(self._outputs):
+            if any(tensor.untyped_storage().data_ptr() in places for tensor in _tensors(output)):
+                self._outputs[number] = None
+
     def end(self) -> None:
-        num_read = len(self._outputs) - _num_unread.get(self._layer, 1)
+        self._num_computed = len(self._outputs)
+        num_read = self._num_computed - _num_unread.get(self._layer, 1)
         # By now they are part of the graph. What is kept must not keep the graph.
         self._outputs = [_without_graph(output) for output in self._outputs[:num_read]]
 
-    def repeat(self, call: Call) -> Any:
-        """What was kept, once. What was not kept, or was changed in place since, is computed again."""
-        number, self._num_repeated = self._num_repeated, self._num_repeated + 1
-        if number < len(self._outputs):
-            output, self._outputs[number] = self._outputs[number], None
-            if output is not None and _versions(output) == self._versions[number]:
+    def repeat(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What was kept, once. All else is computed again."""
+        if _is_dear(operation, args):
+            number, self._num_repeated = self._num_repeated, self._num_repeated + 1
+            if number < len(self._outputs) and self._outputs[number] is not None:
+                output, self._outputs[number] = self._outputs[number], None
                 return output
-        return call()
+        return operation(*args, **kwargs)
 
     def end_repetition(self) -> None:
-        _num_unread[self._layer] = len(self._versions) - self._num_repeated
+        _num_unread[self._layer] = self._num_computed - self._num_repeated
         self._outputs.clear()
         self._num_repeated = 0
 
 
-def _tensors(output: Any) -> list[Tensor]:
-    return [part for part in (output if isinstance(output, tuple) else (output,)) if isinstance(part, Tensor)]
+@cache
+def _written(operation: Any) -> tuple[int | str, ...]:
+    """The arguments that an operation changes in place: their places, or their names where only these can be given."""
+    written = [
+        (place, argument)
+        for place, argument in enumerate(operation._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return tuple(argument.name if argument.kwarg_only else place for place, argument in written)
 
 
-def _versions(output: Any) -> list[int]:
-    """How often each of its tensors was changed in place."""
-    return [tensor._version for tensor in _tensors(output)]
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, tuple | list):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def _without_graph(output: Any) -> Any:

@@ -96,7 +96,7 @@ def test_outputs_of_adapters_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> No
     with_adapters = kept_bytes(model, packed)
     passes(monkeypatch, ALWAYS, DEAR_TERMS)
     assert kept_bytes(model, packed) < 0.6 * everything
-    assert kept_bytes(model, packed) < 0.6 * with_adapters
+    assert kept_bytes(model, packed) < 0.7 * with_adapters
     assert_close(gradients(model, packed), expected, rtol=0, atol=0)
 
 
@@ -138,8 +138,9 @@ _SIZES = (
 def test_what_is_changed_in_place_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, packed = build(SMOLLM2, shared=True), pack(answered(LENGTHS))
     for layer in model.get_decoder().layers:
-        for projection in (layer.self_attn.o_proj, layer.mlp.up_proj):
-            projection.register_forward_hook(lambda module, inputs, output: output.mul_(1.5))
+        # The last is the layer's output, which is changed after the layer has run.
+        for module in (layer.self_attn.o_proj, layer.mlp.up_proj, layer):
+            module.register_forward_hook(lambda module, inputs, output: output.mul_(1.5))
     passes(monkeypatch, NEVER)
     expected = gradients(model, packed)
     passes(monkeypatch, ALWAYS)
