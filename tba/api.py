@@ -17,6 +17,7 @@ from tba.launch import launch
 from tba.launch.preflight import check
 from tba.run_folder import locked, new_run
 from tba.runs import read_run_config, resumed_config, write_run_config
+from tba.tasks import OWN_DATA
 from tba.types import TbaError
 
 Reward = str | Callable[..., Any]
@@ -111,7 +112,7 @@ def _settings(
         given["model"] = str(model)
     if dataset is not None:
         root = Path(str(sections.get("run", {}).get("root", "runs")))
-        given["task"] = {"kind": "custom", "data": _data_path(dataset, root)}
+        given["task"] = {"kind": OWN_DATA, "data": _data_path(dataset, root)}
     if isinstance(reward, Mapping):
         given["reward"] = dict(reward)
     elif reward is not None:

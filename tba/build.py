@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,8 @@ from tba.encoding import encoder
 from tba.engines.packed_linear import PackedLayers
 from tba.engines.transformers import TransformersEngine
 from tba.epochs import Epochs
-from tba.evaluations.accuracy import AccuracyEvaluator
-from tba.evaluations.base import Evaluator
+from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
-from tba.evaluations.preference import PreferenceEvaluator
-from tba.evaluations.redteam import RedteamEvaluator
 from tba.exploration import Exploration
 from tba.learn.learner import LocalLearner
 from tba.lora import add_adapters
@@ -39,8 +37,7 @@ from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.seeds import Purpose, integer
-from tba.tasks import load_task
-from tba.tasks.base import Problem, Task
+from tba.tasks.base import Task
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -135,7 +132,7 @@ def build_searcher(
     scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
-        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=reference)
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=lambda: reference)
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
@@ -164,7 +161,7 @@ def build_searcher(
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = load_task(config.task, encoder(tokenizer))
+    task = config.task.load(encoder(tokenizer))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -243,67 +240,36 @@ def build_evaluator(
     task: Task,
     *,
     tokenizer: PreTrainedTokenizerBase,
-    reference: PreTrainedModel | None = None,
+    reference: Callable[[], PreTrainedModel] | None = None,
 ) -> Evaluator:
-    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be."""
+    """What the task's kind is judged by, on its held-out problems. `reference` gives the model that KL is measured to;
+    an evaluation that measures none does not ask for it."""
     settings = config.evaluation
-    problems = task.held_out[: settings.num_prompts]
-    match config.task.kind:
-        case "tldr":
-            return _preference_evaluator(config, engine, scorer, problems, tokenizer, reference)
-        case "redteam":
-            return RedteamEvaluator(
-                engine,
-                scorer,
-                task.held_out,
-                num_attacks=settings.num_attacks,
-                attacks_per_request=config.searcher.num_responses,
-                embed=Embedder(settings.embedding_model) if settings.embedding_model else None,
-                seed=integer(Purpose.RESAMPLING, config.run.seed),
-            )
-        case _:
-            return AccuracyEvaluator(
-                engine,
-                scorer,
-                problems,
-                num_samples=settings.num_samples,
-                success_reward=settings.success_reward,
-                prompts_per_batch=settings.prompts_per_batch,
-                breakdown=task.breakdown,
-            )
-
-
-def _preference_evaluator(
-    config: Config,
-    engine: TransformersEngine,
-    scorer: Scorer,
-    problems: Sequence[Problem],
-    tokenizer: PreTrainedTokenizerBase,
-    reference: PreTrainedModel | None,
-) -> Evaluator:
-    settings = config.evaluation
-    gold = settings.gold_model
-    return PreferenceEvaluator(
-        engine,
-        scorer,
-        problems,
-        num_samples=max(1, settings.num_samples),
-        prompts_per_batch=settings.prompts_per_batch,
-        num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
-        gold=None if gold is None else lambda: _gold_scorer(config, gold),
-        reference=None if reference is None else build_reference(config, reference),
-        # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
-        untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
+    gold, embedding_model = settings.gold_model, settings.embedding_model
+    model = None if reference is None else cache(reference)
+    return config.task.evaluator(
+        Parts(
+            engine,
+            scorer,
+            task,
+            settings,
+            num_responses=config.searcher.num_responses,
+            num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
+            seed=integer(Purpose.RESAMPLING, config.run.seed),
+            gold=None if gold is None else lambda: _gold_scorer(config, gold),
+            embedder=(lambda: Embedder(embedding_model)) if embedding_model else None,
+            reference=None if model is None else lambda temperature=None: build_reference(config, model(), temperature),
+        )
     )
 
 
-def load_reference(config: Config) -> PreTrainedModel | None:
-    """The model that `tba eval` measures KL to, if there is one."""
+def compared_with(config: Config) -> Callable[[], PreTrainedModel] | None:
+    """The model that `tba eval` measures KL to, if one is named."""
     path = config.evaluation.reference_model
-    return _reference_model(config, path) if path is not None and config.task.kind == "tldr" else None
+    return None if path is None else lambda: _reference_model(config, path)
 
 
-def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
+def build_reference(config: Config, model: PreTrainedModel, temperature: float | None = None) -> Reference:
     return Reference(_policy(config, model, temperature), max_tokens=config.trainer.micro_batch_tokens)
 
 

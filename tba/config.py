@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from tba import config_text
+from tba import config_text, objectives, tasks
 from tba.config_faults import in_one_line
 from tba.config_section import Section
-from tba.config_tasks import KINDS_WITH_DATA, ArithmeticTaskConfig, TaskConfig, task_shorthand
-from tba.objectives import ObjectiveConfig, carried_over, default_settings
+from tba.objectives import ObjectiveConfig, carried_over
+from tba.tasks import TaskConfig, has_data, task_shorthand
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
@@ -304,12 +304,12 @@ class Config(Section):
 
     run: RunConfig = RunConfig()
     model: Annotated[ModelConfig, BeforeValidator(_model_shorthand)]
-    task: TaskConfig = ArithmeticTaskConfig()
+    task: TaskConfig = tasks.default_settings()
     reward: Annotated[RewardConfig, BeforeValidator(_reward_shorthand)] = RewardConfig()
     engine: EngineConfig = EngineConfig()
     searcher: SearcherConfig = SearcherConfig()
     buffer: BufferConfig = BufferConfig()
-    objective: ObjectiveConfig = default_settings()
+    objective: ObjectiveConfig = objectives.default_settings()
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -335,10 +335,7 @@ class Config(Section):
             )
         if self.engine.precision == "int8" and self.model.precision != "float32":
             raise ValueError("engine.precision = 'int8' needs model.precision = 'float32': choose one of the two")
-        if self.task.kind == "custom" and not self.reward.is_named:
-            raise ValueError("reward is missing: name yours with --reward module:function")
-        if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
-            raise ValueError("reward is missing: name a reward model with --reward.model PATH_OR_ID")
+        self.task.check(self)
         return self
 
     @classmethod
@@ -386,7 +383,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             # Another kind of task shares no settings with the one it replaces.
             kind = task_shorthand(old)["kind"] if isinstance(old, (str, Mapping)) else None
             # Data alone means the user's own task, unless the task so far is one that reads data.
-            if isinstance(value, str) or ("data" in value and kind not in KINDS_WITH_DATA):
+            if isinstance(value, str) or ("data" in value and not has_data(str(kind))):
                 value = task_shorthand(value)
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != kind:
                 old = None

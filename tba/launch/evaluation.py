@@ -29,7 +29,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     os.environ.update(thread_environment(num_threads))
     import torch
 
-    from tba.build import build_engine, build_evaluator, build_scorer, build_task, load_reference
+    from tba.build import build_engine, build_evaluator, build_scorer, build_task, compared_with
 
     torch.set_num_threads(num_threads)
     engine, tokenizer, model = build_engine(config)
@@ -40,7 +40,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
         print(f"{count} rows skipped: {why}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with build_scorer(config, task) as scorer, Progress(*columns, transient=True) as bar:
-        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=load_reference(config))
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=compared_with(config))
         result = evaluator(follow(bar, f"{task.name}: prompts", evaluator.num_prompts))
     _write(output, result.answers)
     console = Console(highlight=False)

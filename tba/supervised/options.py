@@ -10,9 +10,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from tba.config_faults import in_one_line
 from tba.config_section import Section
-from tba.config_tasks import TaskConfig
 from tba.config_text import parse_overrides
 from tba.model_paths import named_model
+from tba.tasks import TaskConfig
 from tba.types import TbaError
 
 

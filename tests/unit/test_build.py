@@ -10,7 +10,6 @@ from tba.build import _share_of_a_period, build_scorer, build_task
 from tba.config import Config, load_config
 from tba.encoding import encoder
 from tba.policy import load_model, load_tokenizer
-from tba.tasks import load_task
 from tba.types import TbaError
 
 
@@ -74,6 +73,6 @@ def test_shares_of_a_period_add_up_to_what_is_drawn(num_searchers: int, sync_per
 def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
     encode = encoder(load_tokenizer("arithmetic"))
     default = Config.embedded()
-    assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
+    assert build_scorer(default, default.task.load(encode)).functions == ("tba.rewards.answer:final_answer",)
     named = Config.embedded(reward={"functions": ["a:b"]})
-    assert build_scorer(named, load_task(named.task, encode)).functions == ("a:b",)
+    assert build_scorer(named, named.task.load(encode)).functions == ("a:b",)
