@@ -18,6 +18,7 @@ from tba.launch.preflight import check
 from tba.run_folder import locked, new_run
 from tba.runs import read_run_config, resumed_config, write_run_config
 from tba.tasks import OWN_DATA
+from tba.tasks.prepared import prepared_anew
 from tba.types import TbaError
 
 Reward = str | Callable[..., Any]
@@ -93,7 +94,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
     """The caller holds the run's lock."""
-    with Display(config, run) as display:
+    with prepared_anew(run), Display(config, run) as display:
         finished = launch(config, run, checkpoint, display.tick)
         display.conclude(finished)
     return Result(run, finished)

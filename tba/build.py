@@ -38,6 +38,7 @@ from tba.rewards.scorer import Scorer
 from tba.searcher import Searcher
 from tba.seeds import Purpose, integer
 from tba.tasks.base import Task
+from tba.tasks.prepared import prepared
 from tba.trainer import Trainer
 from tba.types import Report, TbaError
 
@@ -121,7 +122,7 @@ def build_searcher(
     seed = (config.run.seed, index, incarnation)
     tokenizer = _tokenizer(config)
     model = _trained_model(config)
-    task = build_task(config, tokenizer, model)
+    task = prepared(run, lambda: build_task(config, tokenizer, model))
     name = f"searcher-{index}" + (f".{incarnation}" if incarnation else "")
     for why, count in task.skipped.items() if index == 0 else ():
         groups.send(Report("event", name, {"event": "prompts_skipped", "count": count, "why": why}))
