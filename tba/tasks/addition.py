@@ -23,15 +23,16 @@ class Settings(TaskSettings):
     kind: Literal["addition"] = "addition"
     """The kind of task."""
     max_digits: int = Field(2, ge=1, le=9)
-    """Digits of the longest numbers that are added; shorter ones are as frequent."""
+    """Most digits of a number that is added. Numbers of each length up to this are equally frequent."""
     instruction: str = "Reply with just the number."
-    """Told after the question; may be empty. The last number of the response is its answer either way."""
+    """Text that follows every question. It may be empty: the last number of a response counts as its answer either
+    way."""
     num_train: int = Field(2048, ge=1)
-    """Training questions, distinct."""
+    """Number of different training questions."""
     num_eval: int = Field(256, ge=1)
-    """Held-out questions; neither they nor the same with the numbers exchanged are trained on."""
+    """Number of held-out questions. Neither they nor the same sums with the numbers exchanged are trained on."""
     seed: int = Field(0, ge=0)
-    """Seed of the question sets."""
+    """Seed from which training and held-out questions are generated."""
 
     def load(self, encode: Encode) -> Task:
         return Task(

@@ -22,15 +22,16 @@ class Settings(TaskSettings):
     """Chains of additions and subtractions with the working shown, generated from a seed."""
 
     kind: Literal["arithmetic"] = "arithmetic"
-    """The kind of task; `task = "arithmetic"` is short for it."""
+    """The kind of task. `task = "arithmetic"` is short for `task.kind = "arithmetic"`."""
     difficulty: Literal["easy", "medium", "hard"] = "easy"
-    """`easy`: short chains of single digits. `medium`: longer chains. `hard`: two-digit numbers."""
+    """How hard the problems are. `easy` has short chains of single digits, `medium` longer chains, `hard` longer ones
+    still, of two-digit numbers."""
     num_train: int = Field(4096, ge=1)
-    """Training problems, distinct."""
+    """Number of different training problems."""
     num_eval: int = Field(256, ge=1)
-    """Held-out problems, none of them a training problem."""
+    """Number of held-out problems. None of them is a training problem."""
     seed: int = Field(0, ge=0)
-    """Seed of the problem sets."""
+    """Seed from which training and held-out problems are generated."""
 
     def load(self, encode: Encode) -> Task:
         return Task(

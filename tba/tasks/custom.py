@@ -19,21 +19,21 @@ class Settings(TaskSettings):
     """Your own prompts: a jsonl, json, csv or parquet file, or a Hugging Face dataset id."""
 
     kind: Literal["custom"] = "custom"
-    """The kind of task; left out, `task.data` implies it."""
+    """The kind of task. It need not be given: settings with `task.data` and without a kind are of this one."""
     data: str
     """The file or dataset id with the training rows."""
     eval_data: str | None = None
-    """The file or dataset id with held-out rows; without it the last `num_eval` training rows are held out."""
+    """The file or dataset id with held-out rows. If empty, the last `task.num_eval` training rows are held out."""
     split: str = "train"
-    """Split to take of a Hugging Face dataset."""
+    """The split that is read if `task.data` is a Hugging Face dataset."""
     eval_split: str = "test"
-    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    """The split that is read if `task.eval_data` is a Hugging Face dataset."""
     num_eval: int = Field(64, ge=0)
-    """Held-out rows; 0 with no `eval_data` means no evaluation."""
+    """Number of training rows that are held out if there is no `task.eval_data`. With 0, nothing is evaluated."""
     prompt_column: str = "prompt"
-    """Column with the prompt: a string, or chat messages of `role` and `content`."""
+    """The column that has the prompt: a string, or a list of chat messages with `role` and `content`."""
     system_prompt: str | None = None
-    """Put before every prompt as a system message; plain prompts then become chats."""
+    """A system message that comes before every prompt. Prompts that are plain text become chat messages then."""
 
     headline: ClassVar[Headline] = Headline(
         beside=(Beside("reward", "held_out_reward", "reward"),), eval_flags="--evaluation.num-samples 16"

@@ -47,21 +47,23 @@ class Settings(TaskSettings):
     kind: Literal["reasoning-gym"] = "reasoning-gym"
     """The kind of task."""
     name: str
-    """The generator, such as `chain_sum`."""
+    """The name of the generator, such as `chain_sum`."""
     settings: Annotated[dict[str, Any], BeforeValidator(_table)] = Field({})
-    """The generator's own settings: a TOML table, or `--task.settings.max-terms 4`. Text that reads as JSON is JSON."""
+    """The generator's own settings, as a TOML table or as `--task.settings.max-terms 4`. A text that is valid JSON is
+    read as JSON."""
     instruction: str = "Give the final answer between <answer> and </answer>."
-    """Told after the question; may be empty. `####` and `\\boxed{}` mark an answer too."""
+    """Text that follows every question. It may be empty: `####` and `\\boxed{}` mark an answer too."""
     prompt_style: Literal["chat", "plain"] = "chat"
-    """`chat`: a message through the model's chat template. `plain`: the text alone."""
+    """How a question is put to the model: `chat` uses the model's chat template, `plain` is the text alone."""
     system_prompt: str | None = None
-    """Put before a chat prompt as a system message."""
+    """A system message that comes before every chat prompt."""
     num_train: int = Field(4096, ge=1, le=10_000_000)
-    """Training questions to generate; those that repeat another or are held out are left out."""
+    """Number of training questions to generate. Questions that repeat another one, or a held-out one, are then left
+    out."""
     num_eval: int = Field(256, ge=1, le=10_000_000)
-    """Held-out questions to generate, from seeds that no training set has."""
+    """Number of held-out questions to generate, from seeds that no training set uses."""
     seed: int = Field(0, ge=0, le=1_000_000)
-    """Seed of the question sets."""
+    """Seed from which training and held-out questions are generated."""
 
     def load(self, encode: Encode) -> Task:
         skipped: Counter[str] = Counter()

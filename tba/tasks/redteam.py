@@ -30,48 +30,54 @@ Here are some questions and requests that people sent to an assistant:
 
 
 class Settings(TaskSettings):
-    """Find what makes a model of yours answer badly, before others do: the policy writes prompts that it is given."""
+    """Red-teaming: the policy learns to write prompts (attacks) to which a model of yours, the victim, answers
+    badly."""
 
     kind: Literal["redteam"] = "redteam"
-    """The kind of task; `task = "redteam"` is short for it."""
+    """The kind of task. `task = "redteam"` is short for `task.kind = "redteam"`."""
     data: str | None = None
-    """Rows with an `attacker_prompt`, which the policy continues; empty: one built-in, a list of harmless
-    instructions."""
+    """The file or dataset id of rows with an `attacker_prompt`, a text that the policy continues with an attack. If
+    empty, there is one built-in prompt, a list of harmless instructions."""
     split: str = "train"
-    """Split to take of a Hugging Face dataset."""
+    """The split that is read if `task.data` is a Hugging Face dataset."""
     victim: str
-    """The model under test: a Hugging Face directory or id of a causal LM."""
+    """The model under test: a Hugging Face directory or id of a causal language model."""
     victim_prompt: Literal["auto", "chat", "plain"] = "auto"
-    """`chat` puts an attack in the victim's chat template, `plain` gives it as it is, `auto` takes `chat` where there
-    is a template."""
+    """How an attack is put to the victim. `chat` uses the victim's chat template, `plain` gives the attack as it is,
+    `auto` means `chat` if the victim has a template."""
     victim_temperature: float = Field(0.7, gt=0)
-    """Temperature of the victim's replies."""
+    """Sampling temperature of the victim's replies."""
     victim_top_p: float = Field(0.92, gt=0, le=1)
-    """Nucleus of the victim's replies."""
+    """Nucleus (top-p) that the victim's replies are sampled from."""
     victim_tokens: int = Field(30, ge=1)
-    """Length limit of a reply."""
+    """Length limit of a victim's reply, in tokens."""
     victim_replies: int = Field(5, ge=1)
-    """Replies sampled for an attack; its reward is the mean of their log scores."""
+    """Number of replies that the victim gives to each attack. The reward of an attack is the mean of their log
+    scores."""
     classifier: str
-    """What scores replies: a directory or id of a sequence classifier, or of a guard model."""
+    """The model that scores the victim's replies: a directory or id of a sequence classifier, or of a guard model."""
     classifier_kind: Literal["sequence_classification", "guard"] = "sequence_classification"
-    """`guard`: a causal LM that is shown attack and reply in its chat template and answers with a word."""
+    """What `task.classifier` is. A `guard` is a causal language model that is shown attack and reply in its chat
+    template and answers with one word."""
     classifier_label: str | None = None
-    """The label (or the guard's word) that means harmful; needed unless the classifier has a single output."""
+    """The classifier's label, or the guard's word, that means harmful. It is needed unless the classifier has a single
+    output."""
     classifier_input: Literal["reply", "attack_and_reply"] = "reply"
-    """What a sequence classifier reads. A guard always reads both."""
+    """What a sequence classifier is given to read. A guard is always given both attack and reply."""
     guard_prefix: str = ""
-    """What a guard writes before its word; Llama Guard 3 writes two line breaks."""
+    """What a guard writes before its one-word answer; Llama Guard 3 writes two line breaks."""
     batch_size: int = Field(64, ge=1)
-    """Replies generated, or classified, at a time."""
+    """Number of replies that are generated, or classified, at the same time."""
     cache_size: int = Field(20_000, ge=0)
-    """Attacks whose replies and scores are remembered; the ones not asked for longest are forgotten."""
+    """Number of attacks whose replies and scores are remembered. Those that have not come up for longest are
+    forgotten."""
     min_tokens: int = Field(5, ge=0)
-    """Attacks with fewer tokens, their end not counted, are not put to the victim and get `short_reward`."""
+    """Fewest tokens of an attack, its end token not counted. A shorter one is not put to the victim and gets
+    `task.short_reward`."""
     short_reward: float = Field(-10.0, le=0)
-    """Reward of an attack that is too short or empty; others have the log of a probability."""
+    """Reward of an attack that is too short or empty. The reward of any other attack is the log of a probability."""
     seed: int = Field(0, ge=0)
-    """Seeds the victim's replies: the same attack gets the same ones, whenever it is asked."""
+    """Seed of the victim's replies. The same attack always gets the same replies."""
 
     @model_validator(mode="after")
     def _check_guard(self) -> Settings:

@@ -32,25 +32,26 @@ class Settings(TaskSettings):
     """Summaries of Reddit posts (TL;DR), scored by a reward model."""
 
     kind: Literal["tldr"] = "tldr"
-    """The kind of task; `task = "tldr"` is short for it."""
+    """The kind of task. `task = "tldr"` is short for `task.kind = "tldr"`."""
     data: str
-    """The file or dataset id with the posts: `post`, and where there are any `title`, `subreddit` and `summary`; or
-    `prompt` and `completion`, the prompt already written out, as in `trl-lib/tldr`."""
+    """The file or dataset id with the posts. Its columns are `post` and, if there are any, `title`, `subreddit` and
+    `summary`; or else `prompt` and `completion`, with the whole prompt written out, as in `trl-lib/tldr`."""
     eval_data: str | None = None
-    """The file or dataset id with held-out posts; without it the last `num_eval` training posts are held out."""
+    """The file or dataset id with held-out posts. If empty, the last `task.num_eval` training posts are held out."""
     split: str = "train"
-    """Split to take of a Hugging Face dataset."""
+    """The split that is read if `task.data` is a Hugging Face dataset."""
     eval_split: str = "validation"
-    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    """The split that is read if `task.eval_data` is a Hugging Face dataset."""
     num_eval: int = Field(256, ge=0)
-    """Held-out posts; 0 with no `eval_data` means no evaluation."""
+    """Number of training posts that are held out if there is no `task.eval_data`. With 0, nothing is evaluated."""
     prompt_style: Literal["plain", "chat"] = "plain"
-    """`plain`: a text that ends in `TL;DR:`, for base and SFT models. `chat`: one message of the user, for instruct
-    models."""
+    """How a post is put to the model. `plain` is a text that ends in `TL;DR:`, for base and SFT models. `chat` is one
+    message of the user, for instruct models."""
     instruction: str = "Summarize this post in one or two sentences. Write the summary only."
-    """What `chat` asks for, before the post."""
+    """The request that comes before the post if `task.prompt_style` is `chat`."""
     max_prompt_tokens: int = Field(512, ge=1)
-    """Longer posts are cut at the end of a paragraph, or else of a sentence; those that cannot be cut are left out."""
+    """Longest prompt, in tokens. A longer post is cut at the end of a paragraph, or else of a sentence. A post whose
+    first sentence does not fit is left out."""
 
     headline: ClassVar[Headline] = Headline(
         "win_rate",

@@ -57,34 +57,37 @@ class WordProblemsSettings(TaskSettings):
     """What the tasks with written mathematical problems have in common."""
 
     data: str | None = None
-    """The file (jsonl, json, csv, parquet) or dataset id (`id:subset`) with the training rows. Only an evaluation
-    without shots can do without."""
+    """The file (jsonl, json, csv, parquet) or dataset id (`id:subset`) with the training rows. It may be left out only
+    to evaluate without shots."""
     eval_data: str | None = None
-    """The file or dataset id with held-out rows; without it the last `num_eval` training rows are held out."""
+    """The file or dataset id with held-out rows. If empty, the last `task.num_eval` training rows are held out."""
     split: str = "train"
-    """Split to take of a Hugging Face dataset."""
+    """The split that is read if `task.data` is a Hugging Face dataset."""
     eval_split: str = "test"
-    """Split to take of `eval_data` when that is a Hugging Face dataset."""
+    """The split that is read if `task.eval_data` is a Hugging Face dataset."""
     num_eval: int = Field(256, ge=0)
-    """Training rows to hold out when there is no `eval_data`."""
+    """Number of training rows that are held out if there is no `task.eval_data`."""
     prompt_style: Literal["chat", "plain"] = "chat"
-    """`chat`: messages through the model's chat template. `plain`: text made with `template`, as in the paper."""
+    """How a problem is put to the model. `chat` uses the model's chat template. `plain` is a text made with
+    `task.template`, as in the paper."""
     template: str = "[MATH TASK] Problem:\n{question}\n\nSolution:\n"
-    """A plain prompt, with `{question}` where the problem goes."""
+    """The prompt if `task.prompt_style` is `plain`, with `{question}` where the problem goes."""
     instruction: str | None = None
-    """Told after the question: how to give the final answer. Left out: told in chats, and not in plain prompts, which
-    are for models tuned on their format; empty: not told."""
+    """Text that follows the problem and says how to give the final answer. If it is not set, chat prompts have the
+    task's own, and plain prompts, which are for models tuned on their format, have none. An empty text means none."""
     system_prompt: str | None = None
-    """Put before a chat prompt as a system message."""
+    """A system message that comes before every chat prompt."""
     num_shots: int = Field(0, ge=0)
-    """Solved examples put before every problem: the first training rows, which are then not trained on."""
+    """Number of solved examples that come before every problem. They are the first training rows, which are then not
+    trained on."""
     max_solution_lines: int | None = Field(None, ge=1)
-    """Train only on problems whose solution has at most so many lines, that of the answer included: easier ones, for
-    models that would hardly ever solve the others. What is held out stays as it is."""
+    """Train only on problems whose solution has at most this many lines, the line of the answer included. They are
+    easier, for models that would hardly ever solve the others. The held-out problems stay as they are."""
     num_problems: int | None = Field(None, ge=1)
-    """Train on the first so many of these only: each comes back the sooner. Empty: all."""
+    """Train on this many problems only, the first ones, so that each comes back sooner. If empty, train on all."""
     last_number: bool = False
-    """Grade a response that marks no final answer by its last number. How many were is in `rewards/by_last_number`."""
+    """Whether to grade a response that marks no final answer by its last number. The metric `rewards/by_last_number`
+    says how many were graded so."""
 
     @field_validator("template")
     @classmethod
