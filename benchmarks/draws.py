@@ -47,7 +47,7 @@ def _series(name: str, sizes: dict[int, int], recent_fraction: float, repeats: i
     """`sizes` maps the number of trajectories to the number of prompts they are spread over."""
     buffers = {num: _filled(num, num_prompts) for num, num_prompts in sizes.items()}
     rng = np.random.default_rng(0)
-    _time_draws(buffers, recent_fraction, rng)  # the first draw sums up the blocks of a long list
+    _time_draws(buffers, recent_fraction, rng)  # the first draw sums up a long list
     rounds = [_time_draws(buffers, recent_fraction, rng) for _ in range(repeats)]
     smallest = min(sizes)
     return [

@@ -48,10 +48,9 @@ def run(full: bool) -> Iterator[Row]:
 def _embedded(repeats: int) -> Row:
     """The task's own prompts, real ends: what a run does."""
     from tba.config import Config
-    from tba.tasks import load_task
 
     tokenizer = load_tokenizer("arithmetic")
-    task = load_task(Config.embedded().task, lambda text: (str(text), tuple(tokenizer(text).input_ids)))
+    task = Config.embedded().task.load(lambda text: (str(text), tuple(tokenizer(text).input_ids)))
     asked = [problem.prompt for problem in task.train[:NUM_PROMPTS]]
     ours, theirs = engine(small(), NUM_TOKENS, with_ends=True), _Generate(small(), asked, NUM_TOKENS, with_ends=True)
     mine, other = alternate(lambda: rate(ours, asked), theirs.rate, repeats)

@@ -34,8 +34,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tba.config_tasks import ArithmeticTaskConfig
-from tba.tasks.arithmetic import LEVELS, Chain, load
+from tba.tasks import arithmetic
+from tba.tasks.arithmetic import LEVELS, Chain
 
 OUT = Path(__file__).parent.parent / "tba" / "models" / "arithmetic"
 SPECIAL = ("<pad>", "<bos>", "<eos>")
@@ -182,8 +182,8 @@ def measure(directory: Path, difficulty: str, max_new_tokens: int, num_samples: 
     """Greedy and sampled scores on the default held-out set, from the files as saved."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model: Any = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    config = ArithmeticTaskConfig.model_validate({"difficulty": difficulty, "num_train": 1})
-    held_out = load(config, lambda content: (str(content), tuple(tokenizer.encode(content)))).held_out
+    config = arithmetic.Settings.model_validate({"difficulty": difficulty, "num_train": 1})
+    held_out = config.load(lambda content: (str(content), tuple(tokenizer.encode(content)))).held_out
     answers = [problem.columns["answer"] for problem in held_out]
     inputs = tokenizer([problem.prompt.text for problem in held_out], return_tensors="pt", padding=True)
 

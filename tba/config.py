@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from tba import config_text
+from tba import config_text, objectives, tasks
 from tba.config_faults import in_one_line
 from tba.config_section import Device, Section
-from tba.config_tasks import KINDS_WITH_DATA, ArithmeticTaskConfig, TaskConfig, task_shorthand
-from tba.objectives import ObjectiveConfig, carried_over, default_settings
+from tba.objectives import ObjectiveConfig, carried_over
+from tba.tasks import TaskConfig, has_data, task_shorthand
 from tba.types import TbaError
 
 EMBEDDED_MODEL = "arithmetic"
@@ -38,34 +38,39 @@ class RunConfig(Section):
     """Where the run lives and how its processes are started."""
 
     name: str = ""
-    """Folder of the run under `run.root`; empty: the task's name and the time of the start."""
+    """Name of the run's folder, which is made in `run.root`. If empty, it is the task's name and the time of the
+    start."""
     root: str = "runs"
-    """Folder that holds the runs."""
+    """The folder in which the folders of all runs are."""
     seed: int = Field(0, ge=0)
-    """Seeds prompts, sampling and draws. Each Searcher derives its own generator from it and its index."""
+    """Seed of the order of prompts, of sampled responses and of draws from the buffer. Each Searcher adds its own
+    index, so that no two explore alike."""
     launcher: Literal["local", "inline"] = "local"
-    """`local`: one process per Searcher and one for the Trainer. `inline`: all in turn in one process, repeatable."""
+    """`local` runs a process for each Searcher (rollout worker) and one for the Trainer. `inline` runs all of them in
+    turn in one process, and gives the same numbers each time."""
     num_threads: int = Field(0, ge=0)
-    """Compute threads per process; 0: the cores shared out over the processes that work at the same time."""
+    """Compute threads of each process. With 0, the cores are shared out over the processes that work at the same
+    time."""
     max_restarts: int = Field(10, ge=0)
-    """How often a Searcher that died is started again before the run gives up."""
+    """How many times Searchers that died are started again before the run gives up."""
     stuck_seconds: float = Field(600.0, ge=0)
     """Seconds without a sign of life after which a process that is still there counts as stuck. A stuck Searcher is
     killed and replaced, as one that died; a stuck Trainer is killed and the run ends. Every pass through a model, and
     every wait for rewards or for another process, is a sign of life; give more seconds than the longest pass takes.
-    0: no process is ever taken for stuck."""
+    With 0, no process is ever taken for stuck."""
     end_seconds: float = Field(3600.0, gt=0)
     """Seconds that Searchers have, after the last training step, to evaluate the last weights and to end. Those that
     need longer are killed, and their last evaluation is missing: `tba eval` makes up for it."""
     display: Literal["auto", "live", "plain", "none"] = "auto"
-    """`live` needs a terminal; `auto` falls back to plain lines where there is none."""
+    """What is shown while the run goes on: a `live` panel, which needs a terminal; `plain` lines; or `none`. `auto`
+    shows the panel where there is a terminal, and lines elsewhere."""
 
 
 class ModelConfig(Section):
     """The model that is trained. `model = "path"` is short for `model.path = "path"`."""
 
     path: str
-    """A Hugging Face directory or id of a causal LM; `arithmetic` is the embedded one."""
+    """A causal language model: a Hugging Face directory or id. `arithmetic` is the small model that comes with tba."""
     device: Device = "auto"
     """Device that the model is trained on: `cpu`, `cuda` or `cuda:1`. `auto` is the first GPU, or the CPU where torch
     finds none."""
@@ -82,13 +87,15 @@ class ModelConfig(Section):
     logit_chunk_tokens: int = Field(1024, ge=1)
     """Tokens whose vocabulary logits are held at once when log-probabilities are computed."""
     lora_rank: int = Field(0, ge=0)
-    """Train adapters of this rank instead of the weights (peft, the `lora` extra); 0: train the weights."""
+    """Rank of the LoRA adapters that are trained in place of the weights, which needs the `lora` extra (peft). With 0,
+    the weights themselves are trained."""
     lora_alpha: float = Field(16.0, gt=0)
-    """Adapters are scaled by this over the rank."""
+    """Adapters are scaled by `model.lora_alpha` divided by `model.lora_rank`."""
     lora_targets: StringList = ("all-linear",)
-    """Layers that get adapters, by the end of their name (`q_proj,v_proj`); `all-linear`: all but the output head."""
+    """Layers that get adapters, by the end of their names, such as `q_proj,v_proj`. `all-linear` means every linear
+    layer but the output head."""
     trust_remote_code: bool = False
-    """Allow the model directory to bring its own Python code. Off: such a model is refused."""
+    """Whether to run Python code that comes with the model. If false, a model that needs its own code is refused."""
 
     @property
     def in_bfloat16(self) -> bool:
@@ -108,28 +115,32 @@ class RewardConfig(Section):
     """How responses are scored. `reward = "module:function"` is short for `reward.functions`."""
 
     functions: StringList = ()
-    """`module:function` or `file.py:function`, one or several; empty: `model`, or else the task's own reward."""
+    """Reward functions, each as `module:function` or `file.py:function`. If none is named, the reward is
+    `reward.model`, or else the task's own."""
     model: str | None = None
     """A reward model: a Hugging Face directory or id of a sequence classifier with one output. Its score of prompt and
-    response is the reward, or is added to those of `functions`."""
+    response is the reward. If `reward.functions` are named too, the sum of all is."""
     weights: FloatList = ()
-    """Weight of each function in the sum, the model's last; empty: 1 each."""
+    """Weights of `reward.functions`, and after them of `reward.model`, in the sum that is the reward. If empty, each is
+    1."""
     normalize_mean: float = 0.0
-    """Taken from the model's scores: their mean over reference responses makes those 0."""
+    """Subtracted from every score of `reward.model`. The mean score of reference responses is a usual choice: these
+    then score 0 on average."""
     normalize_std: float = Field(1.0, gt=0)
-    """What the model's scores are divided by after that."""
+    """Divides every score of `reward.model`, after `reward.normalize_mean` is subtracted from it."""
     no_eos_score: float | None = None
-    """The model's score for a response that the length limit cut, in place of its own, after normalisation; −1 in the
-    paper. Empty: cut responses are scored like others."""
+    """Score of `reward.model` for a response that the length limit cut off. It replaces the normalised score; the paper
+    has −1. If empty, such a response is scored like any other."""
     model_batch_size: int = Field(16, ge=1)
-    """Responses the model scores at a time."""
+    """Responses that `reward.model` scores in one batch."""
     model_max_tokens: int | None = Field(None, ge=1)
-    """Longer inputs of the model lose their beginning, and are counted; empty: the model's context."""
+    """Longest input of `reward.model`, in tokens. Longer ones lose their beginning and are counted. If empty, it is the
+    model's context length."""
     model_device: Device = "auto"
     """Device of the reward model, such as `cuda:1`. `auto` is that of the Searcher's engine."""
     timeout_seconds: float = Field(30.0, gt=0)
-    """Time limit for scoring one group. Past it the group's responses are dropped; a function that is not `async` is
-    ended by killing its process."""
+    """Time limit for scoring one group of responses. A group that takes longer is dropped. A reward function that is
+    not `async def` is then ended by killing its process."""
     start_seconds: float = Field(120.0, gt=0)
     """Time limit for a reward process to import its functions and load its models."""
     num_processes: int = Field(1, ge=1)
@@ -156,7 +167,8 @@ class EngineConfig(Section):
     """How responses are generated."""
 
     temperature: float = Field(1.0, gt=0)
-    """Sampling temperature. Log-probabilities of policy and reference are taken at the same temperature."""
+    """Sampling temperature. Log-probabilities of the policy and of the reference are computed at this temperature
+    too."""
     max_new_tokens: int = Field(256, ge=1)
     """Length limit of a response, its end-of-sequence token included."""
     device: DeviceList = ("auto",)
@@ -175,9 +187,11 @@ class EngineConfig(Section):
     with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`. Evaluation uses the weights as
     published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
     stop_text: str = ""
-    """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
+    """A text, such as a line break, that ends a response: the first token that contains it is the last one. If empty,
+    only the end-of-sequence token and the length limit end a response."""
     in_flight_updates: bool = False
-    """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
+    """Whether Searchers load newer weights in the middle of responses, not only between batches. Cached keys and values
+    of the older weights are kept."""
 
     @property
     def settled_precision(self) -> Literal["float32", "bfloat16", "int8"]:
@@ -202,19 +216,22 @@ class SearcherConfig(Section):
     num_searchers: int = Field(1, ge=1)
     """How many Searchers run."""
     num_responses: int = Field(16, ge=2)
-    """S: responses generated for a prompt."""
+    """Responses generated for each prompt (S in the paper)."""
     prompts_per_batch: int = Field(8, ge=1)
-    """Prompts generated for at a time: rows in the batch are this times `num_responses`."""
+    """Prompts that a Searcher generates responses for at the same time. The engine's batch has this many times
+    `searcher.num_responses` rows."""
     temperature_fraction: float = Field(0.0, ge=0, le=1)
-    """Share of batches sampled at a temperature drawn anew from `temperature_low` to `temperature_high`, for
-    exploration; the others, and all log-probabilities that are trained, keep `engine.temperature`."""
+    """Share of batches, from 0 to 1, that are sampled for exploration at a random temperature between
+    `searcher.temperature_low` and `searcher.temperature_high`. All other batches are sampled at `engine.temperature`,
+    and training always uses log-probabilities at `engine.temperature`."""
     temperature_low: float = Field(0.7, gt=0)
-    """Lowest temperature of such a batch."""
+    """Lowest temperature of batches that are sampled for exploration; see `searcher.temperature_fraction`."""
     temperature_high: float = Field(2.0, gt=0)
-    """Highest temperature of such a batch."""
+    """Highest temperature of batches that are sampled for exploration; see `searcher.temperature_fraction`."""
     skip_equal_rewards: bool = False
-    """Do not train on groups whose rewards are all equal: beside the distance to the reference they teach nothing, and
-    where right responses are rare they are most groups. At least one group of a batch is handed up."""
+    """Whether to leave out groups whose rewards are all equal. They teach the policy nothing but to stay close to the
+    reference, and where right responses are rare most groups are like this. At least one group of each batch is
+    kept."""
 
     @model_validator(mode="after")
     def _check(self) -> SearcherConfig:
@@ -224,18 +241,21 @@ class SearcherConfig(Section):
 
 
 class BufferConfig(Section):
-    """What is kept, and how it is drawn (MOP)."""
+    """The replay buffer: what it keeps, and how groups are drawn from it (most-on-policy sampling, MOP)."""
 
     capacity: int = Field(200_000, ge=1)
-    """Trajectories kept in all; the oldest leave first."""
+    """Most trajectories that the buffer keeps. When there are more, the oldest are dropped."""
     capacity_per_prompt: int = Field(100, ge=1)
-    """Trajectories kept for one prompt; the oldest leave first."""
+    """Most trajectories that the buffer keeps for one prompt. When there are more, the oldest are dropped."""
     recent_fraction: float = Field(0.5, ge=0, le=1)
-    """m: the probability that a group is drawn from the newest data: the latest merges, as few as hold `num_groups`."""
+    """Probability that a group is drawn from the newest data only (m in the paper). The newest data are the latest
+    merges, as few of them as hold `trainer.num_groups` groups."""
     uniform_fraction: float = Field(0.5, ge=0, le=1)
-    """u: in draws from the whole buffer, the weight of uniform choice; the rest is a softmax of reward."""
+    """Weight of the uniform distribution when responses are drawn from the whole buffer (u). The rest of the weight is
+    on a softmax of their rewards."""
     inverse_temperature: float = Field(1.0, ge=0)
-    """Sharpness of that softmax; 0 is uniform."""
+    """Inverse temperature of the softmax over rewards by which responses are drawn from the whole buffer; 0 is
+    uniform."""
 
 
 class TrainerConfig(Section):
@@ -244,25 +264,29 @@ class TrainerConfig(Section):
     num_steps: int = Field(200, ge=1)
     """Optimizer steps of the run."""
     num_groups: int = Field(8, ge=1)
-    """B: groups drawn for a step."""
+    """Groups drawn from the buffer for each optimizer step (B in the paper)."""
     group_size: int = Field(16, ge=2)
-    """K: trajectories in a drawn group."""
+    """Trajectories of each group that is drawn from the buffer (K in the paper)."""
     sync_period: int = Field(2, ge=1)
-    """k: steps between two syncs; at each the weights are published and the Searchers' groups merged."""
+    """Optimizer steps between two syncs (k in the paper). At a sync the Trainer publishes its weights and merges (puts
+    into the buffer) the groups that Searchers have made."""
     synchronous: bool = False
-    """Wait each step for groups of the current weights, with Searchers and Trainer taking turns."""
+    """Whether every step waits for groups that were made with the current weights. Searchers and the Trainer then take
+    turns, as in on-policy training."""
     max_staleness: int | None = Field(None, ge=0)
-    """Trajectories older than this many steps leave the buffer and the Trainer waits for newer ones; empty: none do."""
+    """Largest age of training data, in steps. Older trajectories are dropped from the buffer, and the Trainer waits
+    when too few are left. If empty, there is no limit."""
     initial_groups: int | None = Field(None, ge=1)
-    """Groups to collect before the first step; empty: `num_groups`."""
+    """Groups that are collected before the first step. If empty, `trainer.num_groups` are."""
     learning_rate: float = Field(1e-6, gt=0)
     """Peak learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = "constant"
-    """Shape of the learning rate after warm-up."""
+    """How the learning rate changes after the warm-up."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps of linear warm-up."""
+    """Steps over which the learning rate rises linearly from 0 to its peak."""
     decay_steps: int | None = Field(None, ge=1)
-    """Steps of decay at the end of `warmup_stable_decay`; empty: a fifth of `num_steps`."""
+    """Steps over which the schedule `warmup_stable_decay` decays at its end. If empty, a fifth of
+    `trainer.num_steps`."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW weight decay."""
     adam_beta1: float = Field(0.9, ge=0, lt=1)
@@ -302,52 +326,54 @@ class TrainerConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Scores on held-out prompts, made by a Searcher while the Trainer goes on."""
+    """Evaluation on held-out prompts, which a Searcher does while the Trainer goes on."""
 
     period: int = Field(50, ge=0)
-    """Steps between evaluations; the first and the last weights are always evaluated; 0 turns all of it off."""
+    """Steps between evaluations. The first and the last weights are always evaluated as well. With 0 nothing is
+    evaluated."""
     num_prompts: int = Field(256, ge=1)
-    """Held-out prompts used, at most."""
+    """Most held-out prompts that an evaluation uses."""
     num_samples: int = Field(0, ge=0)
-    """Sampled responses a prompt for pass@k during training; 0: greedy pass@1 only."""
+    """Responses sampled for each held-out prompt to estimate pass@k. With 0, only greedy pass@1 is measured."""
     success_reward: float = 0.5
     """A response counts as correct if its reward is above this."""
     prompts_per_batch: int = Field(64, ge=1)
-    """Prompts generated for at a time."""
+    """Held-out prompts that responses are generated for at the same time."""
     gold_model: str | None = None
-    """Task `tldr`: the reward model that judges responses against reference summaries, never one trained against."""
+    """Task `tldr`: the reward model that judges responses against reference summaries. It should not be one that the
+    policy was trained with."""
     gold_device: Device = "auto"
-    """Device of `gold_model`. `auto` is that of the engine."""
+    """Device of `evaluation.gold_model`. `auto` is that of the engine."""
     reference_model: str | None = None
-    """For `tba eval` of task `tldr`: the model to measure KL to. Empty: for a checkpoint, the model its run started
-    from; else no KL is reported. In training it is always the starting model."""
+    """Task `tldr`, in `tba eval`: the model that KL is measured to. If empty, it is the model that the run of a
+    checkpoint started from, and for other models no KL is reported. In training it is always the starting model."""
     num_attacks: int = Field(1024, ge=2)
-    """Task `redteam`: attacks sampled for an evaluation, over all attacker prompts."""
+    """Task `redteam`: attacks that are sampled for an evaluation, over all attacker prompts together."""
     embedding_model: str = ""
-    """Task `redteam`: sentence-embedding model that diversity is measured with, a directory or id;
-    `all-MiniLM-L6-v2`, the paper's, is also found in the package of the `embeddings` extra. Empty: not measured."""
+    """Task `redteam`: the sentence-embedding model, a directory or id, that the diversity of attacks is measured with.
+    The paper's, `all-MiniLM-L6-v2`, also comes with the `embeddings` extra. If empty, diversity is not measured."""
     embedding_device: Device = "auto"
-    """Device of `embedding_model`. `auto` is that of the engine."""
+    """Device of `evaluation.embedding_model`. `auto` is that of the engine."""
 
 
 class CheckpointConfig(Section):
-    """What is saved, and when."""
+    """Checkpoints: when they are written, and how many are kept."""
 
     period: int = Field(100, ge=0)
-    """Steps between checkpoints; the end of a run always makes one; 0: only that one."""
+    """Steps between checkpoints. The end of a run always writes one; with 0, only the end does."""
     keep_last: int = Field(2, ge=1)
-    """Checkpoints kept; older ones are removed once a newer one is complete."""
+    """Number of checkpoints that are kept. Older ones are removed once a newer one is complete."""
 
 
 class MetricsConfig(Section):
-    """Where numbers go besides `metrics.jsonl`, which is always written."""
+    """Where the metrics of a run go besides `metrics.jsonl`, which is always written."""
 
     tensorboard: bool = True
-    """Write TensorBoard events into the run."""
+    """Whether to write TensorBoard events into the folder of the run."""
     wandb: bool = False
-    """Send to Weights & Biases; needs the `wandb` extra."""
+    """Whether to send the metrics to Weights & Biases, which needs the `wandb` extra."""
     trackio: bool = False
-    """Send to trackio; needs the `trackio` extra."""
+    """Whether to send the metrics to trackio, which needs the `trackio` extra."""
 
 
 class Config(Section):
@@ -355,13 +381,13 @@ class Config(Section):
 
     run: RunConfig = RunConfig()
     model: Annotated[ModelConfig, BeforeValidator(_model_shorthand)]
-    task: TaskConfig = ArithmeticTaskConfig()
+    task: TaskConfig = tasks.default_settings()
     reward: Annotated[RewardConfig, BeforeValidator(_reward_shorthand)] = RewardConfig()
     engine: EngineConfig = EngineConfig()
     reference: ReferenceConfig = ReferenceConfig()
     searcher: SearcherConfig = SearcherConfig()
     buffer: BufferConfig = BufferConfig()
-    objective: ObjectiveConfig = default_settings()
+    objective: ObjectiveConfig = objectives.default_settings()
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -386,10 +412,7 @@ class Config(Section):
                 f"= {self.trainer.num_groups * responses}: one batch would not fit"
             )
         self._check_devices()
-        if self.task.kind == "custom" and not self.reward.is_named:
-            raise ValueError("reward is missing: name yours with --reward module:function")
-        if self.task.kind == "tldr" and not self.reward.is_named and self.evaluation.gold_model is None:
-            raise ValueError("reward is missing: name a reward model with --reward.model PATH_OR_ID")
+        self.task.check(self)
         return self
 
     def _check_devices(self) -> None:
@@ -458,7 +481,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             # Another kind of task shares no settings with the one it replaces.
             kind = task_shorthand(old)["kind"] if isinstance(old, (str, Mapping)) else None
             # Data alone means the user's own task, unless the task so far is one that reads data.
-            if isinstance(value, str) or ("data" in value and kind not in KINDS_WITH_DATA):
+            if isinstance(value, str) or ("data" in value and not has_data(str(kind))):
                 value = task_shorthand(value)
             if isinstance(old, Mapping) and "kind" in value and value["kind"] != kind:
                 old = None

@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tba.config_tasks import TASK_KINDS
-from tba.objectives import KINDS, OWN
+from tba import objectives, tasks
 
-_KINDS = {*TASK_KINDS, *KINDS, OWN}
+_KINDS = {*tasks.KINDS, tasks.INSTALLED, *objectives.KINDS, objectives.OWN}
 """Parts of a fault's place that are not names of settings."""
 
 

@@ -6,13 +6,17 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
+from tba import tasks
 from tba.config import Config
 from tba.config_section import Section
+from tba.tasks import TaskSettings
+from tba.types import TbaError
 
 _WIDTH = 110
 
@@ -71,14 +75,31 @@ def settings_markdown() -> str:
 
 
 def task_lines() -> list[str]:
-    annotation = Config.model_fields["task"].annotation
-    return [f"{m.model_fields['kind'].default:<14} {_one_line(m.__doc__)}" for m in _models(annotation)]
+    """One line for each kind of task. One that a package adds and that is broken gets a line that says so."""
+    return [f"{kind:<14} {_about(kind)}" for kind in tasks.kinds()]
+
+
+def _about(kind: str) -> str:
+    try:
+        return _one_line(tasks.settings_of(kind).__doc__)
+    except TbaError as error:
+        return str(error)
 
 
 def _models(annotation: Any) -> list[type[Section]]:
+    if annotation is TaskSettings:  # it stands for the kinds that packages add
+        return _installed_tasks()
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [model for part in typing.get_args(annotation) for model in _models(part)]
+
+
+def _installed_tasks() -> list[type[Section]]:
+    found: list[type[Section]] = []
+    for kind in tasks.installed_kinds():
+        with suppress(TbaError):  # `tba tasks` tells
+            found.append(tasks.settings_of(kind))
+    return found
 
 
 def _setting(name: str, info: FieldInfo) -> Setting:

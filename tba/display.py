@@ -1,4 +1,4 @@
-"""Progress on the terminal: a live panel, or plain lines where there is no terminal. Then a table of what came out."""
+"""Progress on the terminal: a live panel, or plain lines where there is no terminal. At the end, a summary."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rich.text import Text
 from tba.activity import SILENT_SECONDS, doing_text, read_activities, silences
 from tba.checkpoint import list_checkpoints
 from tba.config import Config
-from tba.metrics import JUDGED_BY
 from tba.progress import Progress, evaluation_text
+from tba.tasks import Headline
 
 _PLAIN_SECONDS = 10.0
 _TICK_SECONDS = 0.25
@@ -36,7 +36,7 @@ class Display:
         self._console = Console(stderr=False, highlight=False)
         mode = config.run.display
         self._mode = ("live" if self._console.is_terminal else "plain") if mode == "auto" else mode
-        self._progress = Progress(run, config.trainer.num_steps)
+        self._progress = Progress(run, config.trainer.num_steps, config.task.headline)
         self._config = config
         self._live: Live | None = None
         self._begun = self._last_line = time.monotonic()
@@ -46,8 +46,8 @@ class Display:
     def __enter__(self) -> Display:
         if self._mode == "none":
             return self
-        title = f" · {self._run} · {headline(self._config)}"
-        self._console.print(Text.assemble(("tba", "bold"), title), soft_wrap=True)
+        about = f" · {self._run} · {title(self._config)}"
+        self._console.print(Text.assemble(("tba", "bold"), about), soft_wrap=True)
         if self._mode == "live":
             self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -67,7 +67,9 @@ class Display:
         self._tick()
         summary = self._run / "summary.json"
         if summary.exists() and self._progress.step:
-            self._console.print(end_table(json.loads(summary.read_text("utf-8")), self._run))
+            self._console.print(
+                end_table(json.loads(summary.read_text("utf-8")), self._run, self._config.task.headline)
+            )
         if not finished:
             how = Text.assemble("Resume with: ", (f"tba train --resume {self._run}", "bold"))
             if not list_checkpoints(self._run):
@@ -86,7 +88,7 @@ class Display:
 
     def _tick(self) -> None:
         for record in self._progress.update():
-            line = told(record)
+            line = told(record, self._config.task.headline)
             if line:
                 self._console.print(line)
         if self._live is not None:
@@ -139,7 +141,7 @@ def panel(progress: Progress, starting: str = "", silent: Sequence[Text] = ()) -
     return Panel(Group(bar, trainer, *_searcher_rows(progress), *silent), title="training", expand=True)
 
 
-def headline(config: Config) -> str:
+def title(config: Config) -> str:
     how = "synchronous" if config.trainer.synchronous else "asynchronous"
     return (
         f"{config.model.path} on {config.task.kind} · {how} · {config.searcher.num_searchers} "
@@ -189,9 +191,9 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def told(record: dict[str, Any]) -> Text | None:
+def told(record: dict[str, Any], headline: Headline) -> Text | None:
     if record["kind"] == "eval":
-        return Text(f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record)}")
+        return Text(f"{_clock(record['time'])} step {record['step']:>4}  held-out {evaluation_text(record, headline)}")
     if record["event"] in _QUIET_EVENTS:
         return None
     rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
@@ -199,26 +201,27 @@ def told(record: dict[str, Any]) -> Text | None:
     return Text.assemble((record["event"].replace("_", " "), "yellow"), f": {message}")
 
 
-def end_table(summary: dict[str, Any], run: Path) -> Table:
+def end_table(summary: dict[str, Any], run: Path, headline: Headline) -> Table:
+    """The summary of a run that has ended, and what to do with its model."""
+
     def percent(value: float | None) -> str:
         return "–" if value is None else f"{100 * value:.1f} %"
 
-    table = Table(title="what came out", title_justify="left", show_header=False, min_width=60)
+    def change(name: str, form: str = ".3f") -> str:
+        return f"{_number(summary[f'{name}_first'], form)} → {_number(summary[f'{name}_last'], form)}"
+
+    table = Table(title="summary", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")  # a path that is cut off cannot be copied
-    name = next((name for name in JUDGED_BY if summary.get(f"{name}_last") is not None), JUDGED_BY[0])
-    before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
-    error = _number(summary[f"{name}_last_se"], ".3f")
+    name = headline.metric
     if summary[f"{name}_last"] is not None:
+        before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
+        error = _number(summary[f"{name}_last_se"], ".3f")
         table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
-    if name == "win_rate":
-        length, others = _number(summary["length_last"], ".0f"), _number(summary["reference_length"], ".0f")
-        kl = _number(summary["eval_kl_last"], ".2f")
-        table.add_row("at", f"length {length} (references {others}), KL {kl}")
-    if summary.get("diversity_last") is not None:
-        table.add_row("diversity", f"{summary['diversity_first']:.3f} → {summary['diversity_last']:.3f}")
-    before, after = _number(summary["reward_first"], ".3f"), _number(summary["reward_last"], ".3f")
-    table.add_row("reward of new responses", f"{before} → {after}")
+    for beside in headline.beside:
+        if beside.label and summary[f"{beside.name}_last"] is not None:
+            table.add_row(f"held-out {beside.label}", change(beside.name, beside.form))
+    table.add_row("reward of new responses", change("reward"))
     table.add_row("steps, wall time", f"{summary['steps']} in {_clock(summary['wall_seconds'])}")
     table.add_row(
         "tokens/s",
@@ -230,19 +233,18 @@ def end_table(summary: dict[str, Any], run: Path) -> Table:
         f"p50 {summary['staleness_p50']}, p90 {summary['staleness_p90']}, max {summary['staleness_max']}",
     )
     table.add_row(
-        "idle",
-        f"trainer {percent(summary['trainer_wait_fraction'])}, searchers {percent(summary['searcher_wait_fraction'])}, "
-        f"publishing {percent(summary['publish_fraction'])}",
+        "time spent waiting",
+        f"Trainer {percent(summary['trainer_wait_fraction'])}, Searchers {percent(summary['searcher_wait_fraction'])}",
     )
+    table.add_row("time spent publishing", f"Trainer {percent(summary['publish_fraction'])}")
     if summary["rewards_failed"]:
-        table.add_row("rewards that failed", f"{summary['rewards_failed']} (events in metrics.jsonl)")
-    table.add_row("the run", Text(str(run)))
+        table.add_row("failed rewards", f"{summary['rewards_failed']} (events in metrics.jsonl)")
+    table.add_row("folder of the run", Text(str(run)))
     checkpoints = list_checkpoints(run)
     if checkpoints:
-        table.add_row("its model", Text(str(checkpoints[-1].model)))
-        more = " --evaluation.num-samples 16" if name == "accuracy" else ""
-        table.add_row("try next", Text(f"tba eval {checkpoints[-1].model}{more}"))
-    table.add_row("", Text(f"tensorboard --logdir {run}"))
+        table.add_row("trained model", Text(str(checkpoints[-1].model)))
+        table.add_row("evaluate it", Text(f"tba eval {checkpoints[-1].model} {headline.eval_flags}".rstrip()))
+    table.add_row("look at curves", Text(f"tensorboard --logdir {run}"))
     return table
 
 

@@ -43,7 +43,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     """Get a model and write it to `folder`; nothing is done if it is there already. Returns the folder."""
     model = MODELS.get(name)
     if model is None:
-        raise TbaError(f"nothing to fetch is called {name!r}: one of {', '.join(MODELS)}")
+        raise TbaError(f"tba fetch does not know {name!r}: one of {', '.join(MODELS)}")
     target = folder or Path("models") / model.name
     if (target / "config.json").is_file() and (target / "model.safetensors").is_file():
         print(f"{model.name} is in {target} already")

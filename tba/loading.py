@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from tba.types import TbaError
+from tba.types import TbaError, first_line
 
 _UNREADABLE = (
     *(OSError, EOFError, SafetensorError, StrictDataclassError, UnpicklingError),
@@ -76,7 +76,7 @@ def told_in_one_line(what: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        raise TbaError(f"{what}: {_reason(error)}{remedy}") from error
+        raise TbaError(f"{what}: {first_line(error)}{remedy}") from error
 
 
 @contextmanager
@@ -88,12 +88,6 @@ def _without_reports() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(verbosity)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what it says, and the next if that is only its heading."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return " ".join(line.strip() for line in (lines[:2] if lines[0].endswith(":") else lines[:1])).rstrip(".")
 
 
 def _listed(parts: list[str]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tba.extras import install_hint
-from tba.types import TbaError
+from tba.types import TbaError, first_line
 
 
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
@@ -43,7 +43,9 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
             torch.default_generator.manual_seed(seed)
             inject_adapter_in_model(config, model)
     except ValueError as error:
-        raise TbaError(f"model.lora_targets = {','.join(targets)!r} does not fit the model: {_first(error)}") from None
+        raise TbaError(
+            f"model.lora_targets = {','.join(targets)!r} does not fit the model: {first_line(error)}"
+        ) from None
     for layer in (model.get_output_embeddings(), model.get_input_embeddings()):
         if isinstance(layer, BaseTunerLayer):
             raise TbaError("model.lora_targets includes the embeddings or the output head: name inner layers only")
@@ -112,7 +114,3 @@ def restore_adapters(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> N
     """Put adapters back as they were saved."""
     for name, parameter in adapter_tensors(model).items():
         parameter.copy_(tensors[name])
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

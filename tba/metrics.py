@@ -19,13 +19,6 @@ from tba.extras import install_hint
 from tba.types import TbaError
 
 FILE = "metrics.jsonl"
-JUDGED_BY = ("accuracy", "win_rate", "attack_success_rate")
-"""What evaluations are judged by, first come first: no task has two of them."""
-
-
-def judged_by(record: Mapping[str, Any]) -> str:
-    """The name of the number that an evaluation is judged by; the reward where there is nothing better."""
-    return next((name for name in JUDGED_BY if record.get(name) is not None), "reward")
 
 
 class Sink(Protocol):

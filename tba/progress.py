@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import FILE, judged_by
+from tba.metrics import FILE
+from tba.tasks import Headline
 from tba.types import SearcherName
 
 _WINDOW = 20
@@ -17,15 +18,16 @@ _WINDOW = 20
 class Progress:
     """Follows `metrics.jsonl`: each `update` reads the lines that are new."""
 
-    def __init__(self, run: Path, num_steps: int, *, from_start: bool = False) -> None:
+    def __init__(self, run: Path, num_steps: int, headline: Headline, *, from_start: bool = False) -> None:
         """What a resumed run wrote before is passed over, unless it is to be read `from_start`."""
         self.num_steps = num_steps
+        self.headline = headline
         self.step = 0
         self.elapsed = 0.0
         self.train: dict[str, Any] = {}
         self.searchers: dict[str, dict[str, Any]] = {}
         self.evals: list[tuple[int, float]] = []
-        self.judged_by = "accuracy"
+        self.judged_by = headline.metric
         self.rewards: deque[float] = deque(maxlen=_WINDOW)
         self.num_failed = 0
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
@@ -63,7 +65,7 @@ class Progress:
         return (end - start) / max(1, last - first) * (self.num_steps - self.step)
 
     def _take_evaluation(self, record: dict[str, Any]) -> None:
-        self.judged_by = judged_by(record)
+        self.judged_by = self.headline.metric_of(record)
         value = record.get(self.judged_by)
         if value is not None:
             self.evals.append((record["step"], value))
@@ -84,13 +86,11 @@ class Progress:
         return [json.loads(line) for line in lines if line]
 
 
-def evaluation_text(record: Mapping[str, Any]) -> str:
+def evaluation_text(record: Mapping[str, Any], headline: Headline) -> str:
     """The number an evaluation is judged by, and what that must not be read without."""
-    name = judged_by(record)
+    name = headline.metric_of(record)
     value, error = record.get(name), record.get(f"{name}_se")
     text = f"{name.replace('_', ' ')} " + ("–" if value is None else f"{value:.3f}")
     text += f" ± {error:.3f}" if error is not None else ""
-    if name == "win_rate":
-        text += f", length {record['completions/mean_length']:.0f} (references {record['reference/mean_length']:.0f})"
-    text += f", KL {record['kl']:.2f}" if record.get("kl") is not None else ""
-    return text + (f", diversity {record['diversity']:.3f}" if record.get("diversity") is not None else "")
+    others = [b for b in headline.beside if b.label and b.metric != name and record.get(b.metric) is not None]
+    return ", ".join([text, *(f"{b.label} {record[b.metric]:{b.form}}" for b in others)])

@@ -40,8 +40,9 @@ def show_status(run: Path) -> int:
     step, last = (steps[-1] if steps else 0), replayed or config.trainer.num_steps
     state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
     console = Console(highlight=False)
-    held_out = f", held-out {evaluation_text(evals[-1])} at step {evals[-1]['step']}" if evals else ""
-    console.print(Text.assemble((str(run), "bold"), f": {state}, step {step} of {last}{held_out}"), soft_wrap=True)
+    reached = [f"held-out {evaluation_text(e, config.task.headline)} at step {e['step']}" for e in evals[-1:]]
+    stands = ", ".join([state, f"step {step} of {last}", *reached])
+    console.print(Text.assemble((str(run), "bold"), f": {stands}"), soft_wrap=True)
     table = Table("process", "pid", "now", "for", "holds")
     silent = silences(activities)
     for activity in activities:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import JUDGED_BY, read_metrics
+from tba.metrics import read_metrics
+from tba.tasks import Headline, headline_of
+from tba.tasks.base import Beside, TaskSettings
 
 FILE = "summary.json"
 REWARD_WINDOW = 10
 """Reward at the start and the end is the mean over this many reports of Searchers."""
 
 
-def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def headline_of_run(run: Path) -> Headline:
+    """What the run's task is judged by, from the settings in its folder; that of the default task if there are none."""
+    try:
+        kind = tomllib.loads((run / "config.toml").read_text("utf-8"))["task"]["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return TaskSettings.headline
+    return headline_of(str(kind))
+
+
+def summarise(records: Sequence[Mapping[str, Any]], headline: Headline = TaskSettings.headline) -> dict[str, Any]:
     train = [r for r in records if r["kind"] == "train"]
     search = [r for r in records if r["kind"] == "search"]
     evals = sorted((r for r in records if r["kind"] == "eval"), key=lambda r: r["step"])
@@ -29,8 +41,9 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     waited, published = _shares(train)
     loss_first, loss_last = first_and_last(train, "loss")
     return {
-        **_spans(evals),
-        **(_beside_win_rate(evals[-1]) if any("win_rate" in e for e in evals) else {}),
+        "judged_by": headline.metric,
+        **_span(headline.metric, evals),
+        **{key: value for beside in headline.beside for key, value in _ends(beside, evals).items()},
         "reward_first": _mean([r["reward"] for r in search[:REWARD_WINDOW]]),
         "reward_last": _mean([r["reward"] for r in search[-REWARD_WINDOW:]]),
         "loss_first": loss_first,
@@ -61,12 +74,6 @@ def first_and_last(records: Sequence[Mapping[str, Any]], name: str) -> tuple[flo
     return _mean(values[:count]), _mean(values[-count:])
 
 
-def _spans(evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How the numbers of the evaluations moved. Accuracy is null where the task has none, others are left out."""
-    others = [name for name in (*JUDGED_BY[1:], "diversity") if any(name in e for e in evals)]
-    return {key: value for name in (JUDGED_BY[0], *others) for key, value in _span(name, evals).items()}
-
-
 def _span(name: str, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = [e for e in evals if e.get(name) is not None]
     return {
@@ -77,18 +84,13 @@ def _span(name: str, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _beside_win_rate(last: Mapping[str, Any]) -> dict[str, Any]:
-    """A win rate never comes without its lengths and its KL."""
-    return {
-        "length_last": last.get("completions/mean_length"),
-        "reference_length": last.get("reference/mean_length"),
-        "eval_kl_last": last.get("kl"),
-        "paper_perplexity_last": last.get("paper_perplexity"),
-    }
+def _ends(beside: Beside, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = [e[beside.metric] for e in evals if e.get(beside.metric) is not None]
+    return {f"{beside.name}_first": found[0] if found else None, f"{beside.name}_last": found[-1] if found else None}
 
 
 def write_summary(run: Path) -> dict[str, Any]:
-    summary = summarise(read_metrics(run))
+    summary = summarise(read_metrics(run), headline_of_run(run))
     partial = run / f".{FILE}.partial"
     partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     os.replace(partial, run / FILE)

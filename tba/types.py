@@ -187,3 +187,10 @@ class Report:
 
 class TbaError(Exception):
     """A mistake the user can fix. Its message is one line that names what to change."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, for a message of one line: its first line, and the next if that is only a
+    heading. An error that says nothing gives the name of its type."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join(line.strip() for line in (lines[:2] if lines[0].endswith(":") else lines[:1])).rstrip(".")

@@ -103,10 +103,9 @@ WITHOUT_OTHERS = {
     "types": set(),
     "extras": set(),
     "user_code": {"types"},
-    "config": {"config_faults", "config_section", "config_tasks", "config_text", "objectives", "types"},
-    "config_faults": {"config_tasks", "objectives"},
+    "config": {"config_faults", "config_section", "config_text", "objectives", "tasks", "types"},
+    "config_faults": {"objectives", "tasks"},
     "config_section": set(),
-    "config_tasks": {"config_section"},
     "config_text": {"types"},
     "attention": {"precision", "types"},
     "response_tree": set(),
@@ -124,7 +123,8 @@ WITHOUT_OTHERS = {
     "optimization": {"config"},
     "loading": {"types"},
     "policy": {"attention", "batch", "devices", "loading", "logits", "precision", "types"},
-    "summary": {"metrics"},
+    "summary": {"metrics", "tasks", "tasks.base"},
+    "model_paths": {"types"},
     "seeds": set(),
     "prompts": {"seeds", "tasks.base", "types"},
     "exploration": {"seeds"},
@@ -142,8 +142,8 @@ def test_parts_do_not_know_one_another(module: str) -> None:
         ("objectives", {"config_section", "precision", "types", "user_code"}),
         ("buffer", {"types"}),
         ("channels", {"types"}),
-        ("rewards", {"types", "user_code"}),
-        ("tasks", {"types", "config_tasks", "rewards", "user_code"}),
+        ("rewards", {"model_paths", "types", "user_code"}),
+        ("tasks", {"config_section", "model_paths", "rewards", "types", "user_code"}),
         ("engines", {"types", "policy", "precision"}),
         ("learn", {"activity", "batch", "devices", "lora", "objectives", "optimization", "policy", "types"}),
     ],
@@ -165,7 +165,7 @@ LATE = {
 def test_nor_do_they_import_other_parts_later(folder: str) -> None:
     found = {
         module: all_of_ours(module)
-        - under(folder, "types", "extras", "precision", "user_code", "config_section")
+        - under(folder, "types", "extras", "precision", "user_code", "config_section", "model_paths")
         - {""}
         for module in under(folder)
     }
@@ -228,7 +228,6 @@ LIGHT = (
     "config_faults",
     "config_help",
     "config_section",
-    "config_tasks",
     "config_text",
     "buffer",
     "channels",

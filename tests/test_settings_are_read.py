@@ -19,6 +19,7 @@ import pytest
 from tba.config import Config, RunConfig
 from tba.config_section import Section
 from tba.objectives import ObjectiveSettings
+from tba.tasks import TaskSettings
 
 PACKAGE = Path(__file__).parent.parent / "tba"
 NAMES_OF_KINDS = "kind"
@@ -26,6 +27,8 @@ NAMES_OF_KINDS = "kind"
 
 
 def sections(annotation: Any) -> list[type[Section]]:
+    if annotation is TaskSettings:  # stands for the kinds that packages add
+        return []
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [model for part in typing.get_args(annotation) for model in sections(part)]
@@ -35,8 +38,8 @@ SECTIONS = [(name, model) for name, field in Config.model_fields.items() for mod
 SETTINGS = [(name, model, setting) for name, model in SECTIONS for setting in model.model_fields]
 
 
-HANDED_ON = {"RedteamTaskConfig": "rewards/redteam.py"}
-"""Sections that are handed on whole, as keyword arguments of a function in that file."""
+HANDED_ON = {"tba.tasks.redteam": "rewards/redteam.py"}
+"""Modules whose settings are handed on whole, as keyword arguments of a function in that file."""
 
 
 @dataclass
@@ -67,11 +70,13 @@ class Source:
                         found.assigned.setdefault(value.attr, set()).add(last_name(target))
         return found
 
-    def reads(self, section: str, model: type[Section], setting: str) -> bool:
+    def reads(self, section: str, model: type[Section], setting: str, *, is_own: bool) -> bool:
+        """`is_own`: the class is defined here. Many have the same name, which means nothing in other files."""
         read_of = self.attributes.get(setting, set())
         if read_of & ({section} | self.assigned.get(section, set())):
             return True
-        return model.__name__ in self.variables and bool(read_of or setting in self.strings)
+        named = is_own if issubclass(model, TaskSettings) else model.__name__ in self.variables
+        return named and bool(read_of or setting in self.strings)
 
 
 def assignments(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
@@ -95,9 +100,10 @@ def sources() -> dict[str, Source]:
 
 
 def is_read(section: str, model: type[Section], setting: str) -> bool:
-    if any(source.reads(section, model, setting) for source in sources().values()):
+    own = f"{model.__module__.removeprefix('tba.').replace('.', '/')}.py"
+    if any(source.reads(section, model, setting, is_own=path == own) for path, source in sources().items()):
         return True
-    if model.__name__ in HANDED_ON and setting in sources()[HANDED_ON[model.__name__]].variables:
+    if model.__module__ in HANDED_ON and setting in sources()[HANDED_ON[model.__module__]].variables:
         return True
     if any(setting in function.__code__.co_names for function in uses_of(model)):
         return True

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tba.buffer.arrow import from_table, to_table, warm_up
 from tba.buffer.check import check_groups
 from tba.buffer.log_files import LogFile, Serials, between, in_order, naming, read_serials, read_tables, regroup, write
-from tba.buffer.table import from_table, to_table, warm_up
 from tba.types import Group, TbaError
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tba.buffer.schema import SCHEMA, VERSION, VERSION_KEY, schema_version, upgraded
-from tba.types import TbaError
+from tba.types import TbaError, first_line
 
 Serials = dict[str, int]
 """The last serial of each source."""
@@ -139,7 +139,6 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise TbaError(
-            f"{path} cannot be read ({reason}): restore it, or delete it and every later file of the log"
+            f"{path} cannot be read ({first_line(error)}): restore it, or delete it and every later file of the log"
         ) from error

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tba.buffer.arrow import from_table
 from tba.buffer.draws import FILE, Rows
 from tba.buffer.log_files import LogFile, between, in_order, naming, read_tables
-from tba.buffer.table import from_table
 from tba.types import Group, Prompt, TbaError, Trajectory
 
 _MAX_LOOKS = 3

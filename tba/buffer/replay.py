@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tba.buffer.check import check_groups
-from tba.buffer.record import BLOCK_SIZE, PromptRecord
-from tba.buffer.slots import RecordSlots
+from tba.buffer.prompt_list import PromptTrajectories
+from tba.buffer.prompt_picker import PromptPicker
 from tba.types import Group, Prompt, Steps, Trajectory, Version
 
 
-class Run(NamedTuple):
+class VersionSpan(NamedTuple):
     """Trajectories of one version that arrived one after the other for one prompt."""
 
     first: int
     stop: int
-    record: PromptRecord
+    record: PromptTrajectories
 
     @property
     def is_left(self) -> bool:
@@ -43,25 +43,24 @@ class ReplayBuffer:
     of the merges and of the limits given to `evict_outside`, of which the newest includes the earlier ones, not of when
     that was called: replaying the rollout log and evicting once gives the same buffer. While versions arrive in order,
     the empty places are the oldest and cost no trajectory its own.
+
+    Five structures, each for one question. `_records`: what is there for a prompt, and what is its law? `_picker`:
+    which prompt is the r-th that can be drawn? Its order follows from arrivals and removals alone, so that a draw is
+    repeated exactly by a buffer that was rebuilt from the log. `_by_arrival`: whose is the oldest place, when the
+    buffer is full? `_by_version`: what is stale? `_recent_merges`: what counts as recent?
     """
 
-    def __init__(
-        self, capacity: int, capacity_per_prompt: int, *, recent_groups: int = 1, block_size: int = BLOCK_SIZE
-    ) -> None:
+    def __init__(self, capacity: int, capacity_per_prompt: int, *, recent_groups: int = 1) -> None:
         """The newest merges count as recent, as few as hold `recent_groups` groups: a step's worth. Were it the last
-        one only, a merge of two groups would fill a whole step with them, over and over. `block_size`, a power of two,
-        tunes draws from prompts with many trajectories."""
-        if block_size < 1 or block_size & (block_size - 1):
-            raise ValueError(f"block_size = {block_size} is not a power of two")
+        one only, a merge of two groups would fill a whole step with them, over and over."""
         self._capacity = capacity
         self._capacity_per_prompt = capacity_per_prompt
         self._min_recent_groups = recent_groups
-        self._block_size = block_size
-        self._records: dict[str, PromptRecord] = {}
-        self._slots = RecordSlots()
+        self._records: dict[str, PromptTrajectories] = {}
+        self._picker = PromptPicker()
         # Every run is in both. One that has left is dropped when it comes up, or when such runs prevail.
-        self._by_arrival: deque[Run] = deque()
-        self._by_version: dict[Version, list[Run]] = {}
+        self._by_arrival: deque[VersionSpan] = deque()
+        self._by_version: dict[Version, list[VersionSpan]] = {}
         self._num_runs = 0
         self._num_places = 0
         self._num_distinct = 0
@@ -81,7 +80,7 @@ class ReplayBuffer:
 
     @property
     def num_prompts(self) -> int:
-        return self._slots.num_marked
+        return self._picker.num_marked
 
     @property
     def num_duplicates(self) -> int:
@@ -126,11 +125,11 @@ class ReplayBuffer:
         self._evict_stale()
         return self.num_evicted_stale - before
 
-    def pick_prompt(self, rng: np.random.Generator) -> PromptRecord:
+    def pick_prompt(self, rng: np.random.Generator) -> PromptTrajectories:
         """Any prompt with a trajectory, each as likely. The buffer must not be empty."""
-        return self._slots.pick(int(rng.integers(self.num_prompts)))
+        return self._picker.pick(int(rng.integers(self.num_prompts)))
 
-    def pick_recent_prompt(self, rng: np.random.Generator) -> PromptRecord | None:
+    def pick_recent_prompt(self, rng: np.random.Generator) -> PromptTrajectories | None:
         """The next of a shuffled round of the recent prompts; None if nothing recent is left."""
         while True:
             while self._recent_queue:
@@ -168,11 +167,11 @@ class ReplayBuffer:
         num_distinct = record.num_distinct
         record.append(group.trajectories, self._next_arrival)
         self._num_distinct += record.num_distinct - num_distinct
-        self._slots.mark(record, True)
+        self._picker.mark(record, True)
         for version, same in groupby(t.version for t in group.trajectories):
             first = self._next_arrival
             self._next_arrival += sum(1 for _ in same)
-            run = Run(first, self._next_arrival, record)
+            run = VersionSpan(first, self._next_arrival, record)
             self._by_arrival.append(run)
             self._by_version.setdefault(version, []).append(run)
             self._num_runs += 1
@@ -189,11 +188,11 @@ class ReplayBuffer:
         self._recent_prompts = list(dict.fromkeys(chain.from_iterable(merge.prompt_ids for merge in merges)))
         self._recent_queue = []
 
-    def _record_of(self, prompt: Prompt) -> PromptRecord:
+    def _record_of(self, prompt: Prompt) -> PromptTrajectories:
         record = self._records.get(prompt.id)
         if record is None:
-            record = self._records[prompt.id] = PromptRecord(prompt, self._block_size)
-            self._slots.add(record)
+            record = self._records[prompt.id] = PromptTrajectories(prompt)
+            self._picker.add(record)
         return record
 
     def _remove_globally_oldest(self) -> None:
@@ -201,13 +200,13 @@ class ReplayBuffer:
             self._by_arrival.popleft()
         self._remove_oldest(self._by_arrival[0].record)
 
-    def _remove_oldest(self, record: PromptRecord) -> None:
+    def _remove_oldest(self, record: PromptTrajectories) -> None:
         num_distinct = record.num_distinct
         self.num_evicted += record.remove_oldest()
         self._num_places -= 1
         self._after_removal(record, num_distinct)
         if not record.num_places:
-            self._slots.remove(record)
+            self._picker.remove(record)
             del self._records[record.prompt.id]
 
     def _evict_stale(self) -> None:
@@ -219,7 +218,7 @@ class ReplayBuffer:
                 for run in runs:
                     self._vacate(run)
 
-    def _vacate(self, run: Run) -> None:
+    def _vacate(self, run: VersionSpan) -> None:
         record = run.record
         if not run.is_left:
             return
@@ -228,10 +227,10 @@ class ReplayBuffer:
             self.num_evicted_stale += record.vacate(place)
         self._after_removal(record, num_distinct)
 
-    def _after_removal(self, record: PromptRecord, num_distinct: int) -> None:
+    def _after_removal(self, record: PromptTrajectories, num_distinct: int) -> None:
         self._num_distinct += record.num_distinct - num_distinct
         if not record.num_live:
-            self._slots.mark(record, False)
+            self._picker.mark(record, False)
 
     def _has_recent(self, prompt_id: str) -> bool:
         record = self._records.get(prompt_id)

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tba.buffer.gumbel import Floats, Indices, block_top_k, gumbel_max, gumbel_top_k, log_mixture, log_sum_exp
-from tba.buffer.record import PromptRecord, log_weights
+from tba.buffer.gumbel import Indices, gumbel_max, gumbel_top_k, mixture_log_p
+from tba.buffer.prompt_list import PromptTrajectories
 from tba.buffer.replay import ReplayBuffer
 from tba.types import Group
 
-LONG_LIST = 4
-"""A list of more than this many blocks, and this many times K, is drawn from without looking at all of it."""
+LONG_LIST = 256
+"""A list of more trajectories than this, and than four times K, is drawn from by its cumulative sums. For a shorter one
+they would cost more than a look at all of it."""
 MAX_ROUNDS = 4
 """Rounds of 2K draws before a list counts as too uneven for that."""
 
@@ -63,16 +64,16 @@ def draw(
     return drawn
 
 
-def _draw_recent(record: PromptRecord, first_arrival: int, k: int, rng: np.random.Generator) -> Indices:
+def _draw_recent(record: PromptTrajectories, first_arrival: int, k: int, rng: np.random.Generator) -> Indices:
     places = record.live_places(record.first_place_since(first_arrival))
     chosen = rng.choice(len(places), k, replace=len(places) < k, shuffle=False)
     return places.start + chosen if isinstance(places, range) else places[chosen]
 
 
 def _draw_whole(
-    record: PromptRecord, k: int, uniform_fraction: float, inverse_temperature: float, rng: np.random.Generator
+    record: PromptTrajectories, k: int, uniform_fraction: float, inverse_temperature: float, rng: np.random.Generator
 ) -> Indices:
-    if record.num_live > LONG_LIST * record.block_size and record.num_live >= LONG_LIST * k:
+    if record.num_live > LONG_LIST and record.num_live >= 4 * k:
         return _draw_from_long_list(record, k, uniform_fraction, inverse_temperature, rng)
     places = record.live_places(record.start)
     rewards = record.rewards[places.start : places.stop] if isinstance(places, range) else record.rewards[places]
@@ -82,34 +83,26 @@ def _draw_whole(
 
 
 def _draw_from_long_list(
-    record: PromptRecord, k: int, uniform_fraction: float, inverse_temperature: float, rng: np.random.Generator
+    record: PromptTrajectories, k: int, uniform_fraction: float, inverse_temperature: float, rng: np.random.Generator
 ) -> Indices:
-    """Independent draws, those that repeat an earlier one ignored: drawing without replacement, at a cost that does
-    not grow with the list. Where a few places hold nearly all the probability that would take for ever: after a
-    while the rest is drawn by Gumbel top-k over blocks, from what is left."""
-    sums = record.sums(inverse_temperature)
+    """Independent draws, those that repeat an earlier one ignored, which is drawing without replacement. Where a few
+    places hold nearly all the probability that would take for ever: after a while the rest is drawn by Gumbel top-k
+    from what is left."""
+    cumulative = record.cumulative(uniform_fraction, inverse_temperature)
     chosen: dict[int, None] = {}
     for _ in range(MAX_ROUNDS):
-        for place in sums.candidates(2 * k, uniform_fraction, rng).tolist():
-            if place >= 0:
+        for place in cumulative.searchsorted(rng.random(2 * k) * cumulative[-1], side="right").tolist():
+            if place < len(cumulative):  # the product may be rounded up to the whole sum: no draw
                 chosen[place] = None
-                if len(chosen) == k:
-                    return np.fromiter(chosen, np.intp, k)
+            if len(chosen) == k:
+                return record.start + np.fromiter(chosen, np.intp, k)
     drawn = np.fromiter(chosen, np.intp, len(chosen))
-    left = sums.without(drawn)
-    block, place = block_top_k(
-        left.log_masses(uniform_fraction), lambda blocks: left.log_p(blocks, uniform_fraction), k - len(drawn), rng
-    )
-    return np.concatenate([drawn, (left.first_block + block) * record.block_size + place])
+    log_p = record.log_p(uniform_fraction, inverse_temperature)
+    log_p[drawn] = -np.inf
+    return record.start + np.concatenate([drawn, gumbel_top_k(log_p, k - len(drawn), rng)])
 
 
-def mixture_log_p(rewards: Floats, uniform_fraction: float, inverse_temperature: float) -> Floats:
-    """Logarithm of (1-u) softmax(inverse temperature x reward) + u / n."""
-    scaled = log_weights(rewards, inverse_temperature)
-    return log_mixture(scaled - log_sum_exp(scaled), 1 / len(rewards), uniform_fraction)
-
-
-def _group(record: PromptRecord, places: Indices) -> Group:
+def _group(record: PromptTrajectories, places: Indices) -> Group:
     trajectories = tuple(t for t in map(record.trajectories.__getitem__, places.tolist()) if t is not None)
     if len(trajectories) != len(places):
         raise RuntimeError("a vacated place was drawn")

@@ -6,14 +6,19 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tba.engines.base import Engine
 from tba.rewards.scorer import Scorer, Scores
-from tba.tasks.base import Problem
+from tba.tasks.base import Problem, Task
 from tba.types import Response
+
+if TYPE_CHECKING:
+    from tba.config import EvaluationConfig
+    from tba.policy import Reference
 
 Progress = Callable[[int], None]
 """Hears how many prompts have just been answered."""
@@ -37,6 +42,39 @@ class Evaluation:
     values: dict[str, Any]
     """Flat numbers: `accuracy`, `accuracy_se`, `pass@k` … (docs/metrics.md)."""
     answers: list[Answer]
+
+
+Embed = Callable[[Sequence[str]], NDArray[np.float64]]
+"""Texts to vectors of length 1."""
+
+
+class References(Protocol):
+    """Gives the reference model at a temperature; by default at that of sampling. The model is loaded once."""
+
+    def __call__(self, temperature: float | None = None) -> Reference: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a task may make its evaluation of. Models beside the policy are loaded by whoever asks for them."""
+
+    engine: Engine
+    """Holds the weights to evaluate."""
+    scorer: Scorer
+    """The rewards of training."""
+    task: Task
+    settings: EvaluationConfig
+    num_responses: int
+    """Responses in a training group."""
+    num_tokens: Callable[[str], int]
+    """The length of a text in tokens of the policy."""
+    seed: int
+    gold: Callable[[], Scorer] | None
+    """Starts the judge that `evaluation.gold_model` names; None: it names none."""
+    embedder: Callable[[], Embed] | None
+    """Loads `evaluation.embedding_model`; None: it names none."""
+    reference: References | None
+    """None: there is no model to compare with."""
 
 
 class Evaluator(Protocol):

@@ -29,7 +29,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     os.environ.update(thread_environment(num_threads))
     import torch
 
-    from tba.build import build_engine, build_evaluator, build_scorer, build_task, load_reference
+    from tba.build import build_engine, build_evaluator, build_scorer, build_task, compared_with
 
     torch.set_num_threads(num_threads)
     engine, tokenizer, model = build_engine(config)
@@ -43,7 +43,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
         evaluator = build_evaluator(
             *(config, engine, scorer, task),
             tokenizer=tokenizer,
-            reference=load_reference(config, model.device),
+            reference=compared_with(config, model.device),
             device=str(model.device),
         )
         result = evaluator(follow(bar, f"{task.name}: prompts", evaluator.num_prompts))

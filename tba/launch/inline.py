@@ -34,7 +34,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
         for name in names:
             activity = Activity(run, name.process)
             searchers.append(
-                build_searcher(config, name, weights=weights, groups=groups, activity=activity, taking_turns=True)
+                build_searcher(config, run, name, weights=weights, groups=groups, activity=activity, taking_turns=True)
             )
         trainer = build_trainer(
             config,

@@ -167,6 +167,7 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
 
             searcher = build_searcher(
                 given.config,
+                given.run,
                 name,
                 weights=SharedWeightSubscriber(given.meeting, parent_alive),
                 groups=groups,

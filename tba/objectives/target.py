@@ -22,28 +22,32 @@ class TargetSettings(ObjectiveSettings):
     beta: float = Field(0.05, gt=0)
     """Temperature of the target: the optimum is the reference times exp(reward / beta)."""
     beta_final: float | None = Field(None, gt=0)
-    """Value of `objective.beta` at the end of its schedule; required unless `beta_schedule` is `constant`."""
+    """Value of `objective.beta` at the end of its schedule. It is required unless `objective.beta_schedule` is
+    `constant`."""
     beta_schedule: Literal["constant", "linear", "jump"] = "constant"
-    """How `objective.beta` changes: `linear` moves to `beta_final` over `beta_steps`; `jump` follows that line until
-    step `beta_stop`, then jumps to `beta_final`."""
+    """How `objective.beta` changes. `linear` moves it to `objective.beta_final` over `objective.beta_steps`. `jump`
+    does the same until step `objective.beta_stop` and then goes to `objective.beta_final` at once."""
     beta_steps: int | None = Field(None, ge=1)
-    """Steps over which `objective.beta` moves to `beta_final`; empty: half of `trainer.num_steps`, as in the paper's
-    TL;DR runs."""
+    """Steps over which `objective.beta` moves to `objective.beta_final`. If empty, half of `trainer.num_steps`, as in
+    the paper's TL;DR runs."""
     beta_stop: int | None = Field(None, ge=1)
-    """Step at which `beta_schedule = "jump"` jumps; empty: an eighth of `trainer.num_steps`."""
+    """Step at which `objective.beta` jumps if `objective.beta_schedule` is `jump`. If empty, an eighth of
+    `trainer.num_steps`."""
     reference_temperature: float = Field(1.0, gt=0)
     """γ in the target exp((log π_ref / γ + reward / beta) / T): above 1 the reference holds the policy less."""
     reference_temperature_final: float | None = Field(None, gt=0)
-    """Value of `reference_temperature` at the end of its schedule; empty: it is constant."""
+    """Value of `objective.reference_temperature` at the end of its schedule. If empty, it is constant."""
     reference_temperature_steps: int | None = Field(None, ge=1)
-    """Steps over which `reference_temperature` moves; empty: all of `trainer.num_steps`."""
+    """Steps over which `objective.reference_temperature` moves to its final value. If empty, all of
+    `trainer.num_steps`."""
     reward_temperature: float = Field(1.0, gt=0)
     """T in the target exp((log π_ref / γ + reward / beta) / T): above 1 the target is flatter, which helps exploration
     early on."""
     reward_temperature_final: float | None = Field(None, gt=0)
-    """Value of `reward_temperature` at the end of its schedule; empty: it is constant."""
+    """Value of `objective.reward_temperature` at the end of its schedule. If empty, it is constant."""
     reward_temperature_steps: int | None = Field(None, ge=1)
-    """Steps over which `reward_temperature` moves; empty: all of `trainer.num_steps`."""
+    """Steps over which `objective.reward_temperature` moves to its final value. If empty, all of
+    `trainer.num_steps`."""
 
     def target_at(self, step: int, num_steps: int) -> Target:
         """The target of the update that makes `step` (the first is 1).

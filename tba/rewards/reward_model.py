@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tba.model_paths import read_model_config
 from tba.rewards.functions import RewardFactory
 from tba.rewards.pretrained import from_pretrained
 from tba.types import TbaError
@@ -43,7 +42,7 @@ class RewardModel:
         name: str = "reward_model",
         device_setting: str = "reward.model_device",
     ) -> None:
-        check_scorer(path)
+        check_reward_model(path)
         self._model, self._tokenizer = from_pretrained(
             "reward model",
             path,
@@ -128,9 +127,9 @@ def encode_scored(
     return list(tokenizer(str(text), add_special_tokens=False).input_ids)
 
 
-def check_scorer(path: str) -> None:
+def check_reward_model(path: str) -> None:
     """Raise TbaError unless the model's own configuration says that it gives one number. Loads no weights."""
-    config = _read_config(path)
+    config = read_model_config(path, "reward model")
     kinds = config.get("architectures") or []
     if kinds and not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise TbaError(
@@ -143,26 +142,3 @@ def check_scorer(path: str) -> None:
             f"reward model {path!r} has {num_outputs} outputs: a reward is one number, so use a model trained with "
             "num_labels = 1, for example by tba reward-model"
         )
-
-
-def _read_config(path: str) -> Mapping[str, Any]:
-    file = Path(path).expanduser() / "config.json"
-    if file.is_file():
-        try:
-            config = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise TbaError(f"{file} is not valid JSON: {error}") from None
-        if not isinstance(config, dict):
-            raise TbaError(f"{file} is no configuration of a model: it holds a {type(config).__name__}, not an object")
-        return config
-    if file.parent.exists():
-        raise TbaError(f"reward model {path!r} is no Hugging Face model folder: there is no config.json in it")
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise TbaError(f"there is no reward model at {path!r}: check the path")
-    from transformers import AutoConfig
-
-    try:
-        return dict(AutoConfig.from_pretrained(path).to_dict())
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise TbaError(f"reward model {path!r} is neither a folder here nor on the hub: {reason}") from None

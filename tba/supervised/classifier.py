@@ -27,7 +27,7 @@ from tba.supervised.shared import (
     trainer_settings,
     use_cores,
 )
-from tba.tasks.rows import read_rows
+from tba.tasks.read_data import read_rows
 from tba.types import TbaError
 
 Example = tuple[str, float]

@@ -10,9 +10,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from tba.config_faults import in_one_line
 from tba.config_section import Section
-from tba.config_tasks import TaskConfig
 from tba.config_text import parse_overrides
 from tba.model_paths import named_model
+from tba.tasks import TaskConfig
 from tba.types import TbaError
 
 
@@ -20,25 +20,25 @@ class Options(Section):
     """What the three commands have in common."""
 
     model: str
-    """A Hugging Face directory or id to start from; `all-MiniLM-L6-v2` may come from its package."""
+    """The model to start from: a Hugging Face directory or id. `all-MiniLM-L6-v2` may come from its package."""
     output: str
-    """Folder to write the trained model to; it must not exist, or be empty."""
+    """Folder that the trained model is written to. It must not exist yet, or be empty."""
     epochs: float = Field(1.0, gt=0)
     """Passes over the data."""
     batch_size: int = Field(8, ge=1)
-    """Examples in a step."""
+    """Examples in each optimizer step."""
     learning_rate: float = Field(2e-5, gt=0)
-    """Peak learning rate of AdamW, after a short warm-up; it falls to 0 on a line."""
+    """Peak learning rate of AdamW. It rises in a short warm-up and then falls linearly to 0."""
     max_length: int = Field(1024, ge=2)
-    """Examples of more tokens are left out, and counted."""
+    """Longest example, in tokens. Longer ones are left out and counted."""
     num_examples: int | None = Field(None, ge=1)
-    """Train on the first so many examples only; empty: all."""
+    """Train on this many examples only, the first ones. If empty, train on all."""
     num_eval: int = Field(256, ge=1)
-    """Held-out examples used, at most."""
+    """Most held-out examples that the trained model is measured on."""
     seed: int = Field(0, ge=0)
-    """Seeds the order of the data and the new weights of a classifier; who is held out does not depend on it."""
+    """Seed of the order of the data and of new weights. Which examples are held out does not depend on it."""
     num_threads: int = Field(0, ge=0)
-    """Compute threads; 0: all cores."""
+    """Number of compute threads. With 0, all cores are used."""
 
     def check_output(self) -> Path:
         path = Path(self.output)
@@ -51,18 +51,21 @@ class SftOptions(Options):
     """Imitation: the model learns to write the demonstrations of a task (TRL's SFTTrainer)."""
 
     task: TaskConfig
-    """Where the examples come from. `--data FILE` alone: rows of `prompt` and `completion`."""
+    """The task whose demonstrations are learnt, with its settings. `--data FILE` alone means rows of `prompt` and
+    `completion`."""
 
 
 class RewardModelOptions(Options):
     """A reward model from pairs of a chosen and a rejected response (TRL's RewardTrainer)."""
 
     task: TaskConfig
-    """Where the pairs come from: rows of `prompt`, or of `post` with `--task tldr`, and `chosen` and `rejected`."""
+    """The task whose rows have pairs, with its settings. `--data FILE` alone means rows of `prompt`, `chosen` and
+    `rejected`; with `--task tldr` they have a `post` in place of the `prompt`."""
     fold: str = "0/1"
-    """`0/2` and `1/2` train on the two halves of the prompts: a model to train with, and one to judge with."""
+    """The part of the prompts to train on, as INDEX/COUNT. Two models, one to train with and one to judge with, can be
+    made from the halves `0/2` and `1/2`."""
     held_out: float = Field(0.1, gt=0, lt=1)
-    """Share of the fold's prompts kept for measuring accuracy."""
+    """Share of the prompts, between 0 and 1, that is not trained on and is kept for measuring accuracy."""
 
     @field_validator("fold")
     @classmethod
@@ -77,11 +80,12 @@ class ClassifierOptions(Options):
     """A classifier of texts with one logit, from rows of `text` and a `label` of 0 or 1 (transformers' Trainer)."""
 
     data: str
-    """The file or dataset id with the rows."""
+    """The file or dataset id with the training rows."""
     eval_data: str | None = None
-    """Held-out rows; without it, a share of the rows."""
+    """The file or dataset id with held-out rows. If empty, a share of the training rows is held out; see
+    `--held-out`."""
     held_out: float = Field(0.1, gt=0, lt=1)
-    """That share."""
+    """Share of the training rows, between 0 and 1, that is held out if there is no `--eval-data`."""
 
 
 KINDS: dict[str, type[Options]] = {

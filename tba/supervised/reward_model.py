@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tba.config_tasks import TaskConfig, TldrTaskConfig
 from tba.launch.preflight import check_model
 from tba.rewards.reward_model import RewardModel, encode_scored
 from tba.supervised.options import RewardModelOptions
@@ -28,9 +27,7 @@ from tba.supervised.shared import (
     trainer_settings,
     use_cores,
 )
-from tba.tasks import load_task
-from tba.tasks.base import Problem
-from tba.tasks.tldr import as_response
+from tba.tasks.base import Problem, TaskSettings, not_encoded
 from tba.types import TbaError
 
 
@@ -38,8 +35,8 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
     options.check_output()
     check_model(options.model)
     # Who is held out is decided here, by prompt; the task's own split by rows would tear pairs of one prompt apart.
-    task_config = options.task.model_copy(update={"num_eval": 0, "eval_data": None})
-    for number, problem in enumerate(load_task(task_config, lambda content: ("", (0,))).train, 1):
+    settings = options.task.without_held_out()
+    for number, problem in enumerate(settings.load(not_encoded).train, 1):
         _check_pair(problem, f"pair {number} ({problem.prompt.id})")
     need_trl()
     use_cores(options.num_threads)
@@ -49,7 +46,7 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
     from tba.encoding import encoder
 
     model, tokenizer = load_classifier(options.model, options.seed)
-    task = load_task(task_config, encoder(tokenizer))
+    task = settings.load(encoder(tokenizer))
     train, held_out = split_pairs(task.train, options.fold, options.held_out)
     train = train[: options.num_examples]
     if not train or not held_out:
@@ -118,12 +115,12 @@ def _check_pair(problem: Problem, place: str) -> None:
             raise TbaError(f"{place} has no {column!r}: a pair needs chosen and rejected, both text")
 
 
-def _completions(problem: Problem, task: TaskConfig) -> list[Any]:
+def _completions(problem: Problem, task: TaskSettings) -> list[Any]:
     """Chosen and rejected as a reward function would get them."""
     texts = []
     for value in (problem.columns["chosen"], problem.columns["rejected"]):
         text = value if isinstance(value, str) else str(value[-1].get("content", ""))
-        texts.append(as_response(text, task) if isinstance(task, TldrTaskConfig) else text)
+        texts.append(task.as_response(text))
     return [[{"role": "assistant", "content": t}] for t in texts] if problem.conversational else texts
 
 

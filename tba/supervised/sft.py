@@ -22,15 +22,14 @@ from tba.supervised.shared import (
     trainer_settings,
     use_cores,
 )
-from tba.tasks import load_task
-from tba.tasks.base import Problem
+from tba.tasks.base import Problem, not_encoded
 from tba.types import TbaError
 
 
 def run(options: SftOptions) -> dict[str, Any]:
     options.check_output()
     check_model(options.model)
-    _check_demonstrations(load_task(options.task, lambda content: ("", (0,))).train)
+    _check_demonstrations(options.task.load(not_encoded).train)
     need_trl()
     use_cores(options.num_threads)
     from datasets import Dataset
@@ -42,7 +41,7 @@ def run(options: SftOptions) -> dict[str, Any]:
     tokenizer = load_tokenizer(options.model)
     if tokenizer.eos_token_id is None:
         raise TbaError(f"the tokenizer of {options.model!r} has no end-of-sequence token: a response could not end")
-    task = load_task(options.task, encoder(tokenizer))
+    task = options.task.load(encoder(tokenizer))
     examples = [_example(p, tokenizer) for p in task.train if p.demonstration]
     train = fitting(examples, options.max_length, "input_ids")[: options.num_examples]
     if not train:

@@ -1,8 +1,7 @@
 """The embedded task: chains such as `7+8-3+5=`, answered with the working shown and a last line `#### 17`.
 
-Everything is generated, so nothing is downloaded. A check digit on the chain itself, and not a seed, decides
-whether a chain may be trained on or is held out: a ninth of all chains is out of reach of every training set,
-whatever its seed and size, and of the warm start of the embedded model. Results may be negative.
+Everything is generated, so nothing is downloaded. A ninth of all chains, which a check digit picks, is out of reach of
+every training set and of the warm start of the embedded model. Results may be negative.
 """
 
 from __future__ import annotations
@@ -10,12 +9,37 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from tba.config_tasks import ArithmeticTaskConfig
-from tba.tasks.base import Encode, Problem, Task
+from pydantic import Field
+
+from tba.tasks.base import Encode, Problem, Task, TaskSettings
+from tba.tasks.check_digit import CHECK_MODULUS, is_held_out
 from tba.types import Prompt, TbaError
 
-CHECK_MODULUS = 9
+
+class Settings(TaskSettings):
+    """Chains of additions and subtractions with the working shown, generated from a seed."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    """The kind of task. `task = "arithmetic"` is short for `task.kind = "arithmetic"`."""
+    difficulty: Literal["easy", "medium", "hard"] = "easy"
+    """How hard the problems are. `easy` has short chains of single digits, `medium` longer chains, `hard` longer ones
+    still, of two-digit numbers."""
+    num_train: int = Field(4096, ge=1)
+    """Number of different training problems."""
+    num_eval: int = Field(256, ge=1)
+    """Number of held-out problems. None of them is a training problem."""
+    seed: int = Field(0, ge=0)
+    """Seed from which training and held-out problems are generated."""
+
+    def load(self, encode: Encode) -> Task:
+        return Task(
+            name="arithmetic",
+            train=_problems(self, encode, "num_train"),
+            held_out=_problems(self, encode, "num_eval"),
+            default_reward="tba.rewards.answer:final_answer",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +73,8 @@ class Chain:
     @property
     def held_out(self) -> bool:
         """True for exactly a ninth of the chains of each shape: with all terms but one fixed, one residue of the
-        last one gives this check digit. Its weights differ from the answer's, so it says nothing of the answer."""
-        return sum(term << place for place, term in enumerate(self.terms)) % CHECK_MODULUS == 0
+        last one gives this check digit."""
+        return is_held_out(self.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +118,7 @@ def draw_chains(level: Level, num_chains: int, *, held_out: bool, rng: random.Ra
     return list(chains)
 
 
-def load(config: ArithmeticTaskConfig, encode: Encode) -> Task:
-    return Task(
-        name="arithmetic",
-        train=_problems(config, encode, "num_train"),
-        held_out=_problems(config, encode, "num_eval"),
-        default_reward="tba.rewards.answer:final_answer",
-    )
-
-
-def _problems(config: ArithmeticTaskConfig, encode: Encode, setting: str) -> list[Problem]:
+def _problems(config: Settings, encode: Encode, setting: str) -> list[Problem]:
     level, held_out, wanted = LEVELS[config.difficulty], setting == "num_eval", getattr(config, setting)
     available = level.num_chains(held_out=held_out)
     if wanted > available:

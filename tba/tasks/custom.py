@@ -3,43 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tba.config_tasks import CustomTaskConfig
-from tba.tasks.base import Content, Encode, Problem, Task
-from tba.tasks.rows import Row, read_rows, row_ids, source_name
+from pydantic import Field
+
+from tba.tasks.base import Beside, Content, Encode, Headline, Problem, Task, TaskSettings
+from tba.tasks.read_data import Row, hold_out_last, read_rows, row_ids, source_name
 from tba.types import Prompt, TbaError
 
+if TYPE_CHECKING:
+    from tba.config import Config
 
-def load(config: CustomTaskConfig, encode: Encode) -> Task:
-    """Read and check every row. Held out: all of `eval_data`, or else the last `num_eval` training rows."""
-    rows = read_rows(config.data, config.split)
-    name = source_name(config.data)
-    problems = _problems(rows, row_ids(rows, name), config.data, config, encode)
-    if config.eval_data is not None:
-        rows = read_rows(config.eval_data, config.eval_split)
+
+class Settings(TaskSettings):
+    """Your own prompts: a jsonl, json, csv or parquet file, or a Hugging Face dataset id."""
+
+    kind: Literal["custom"] = "custom"
+    """The kind of task. It need not be given: settings with `task.data` and without a kind are of this one."""
+    data: str
+    """The file or dataset id with the training rows."""
+    eval_data: str | None = None
+    """The file or dataset id with held-out rows. If empty, the last `task.num_eval` training rows are held out."""
+    split: str = "train"
+    """The split that is read if `task.data` is a Hugging Face dataset."""
+    eval_split: str = "test"
+    """The split that is read if `task.eval_data` is a Hugging Face dataset."""
+    num_eval: int = Field(64, ge=0)
+    """Number of training rows that are held out if there is no `task.eval_data`. With 0, nothing is evaluated."""
+    prompt_column: str = "prompt"
+    """The column that has the prompt: a string, or a list of chat messages with `role` and `content`."""
+    system_prompt: str | None = None
+    """A system message that comes before every prompt. Prompts that are plain text become chat messages then."""
+
+    headline: ClassVar[Headline] = Headline(
+        beside=(Beside("reward", "held_out_reward", "reward"),), eval_flags="--evaluation.num-samples 16"
+    )
+
+    def load(self, encode: Encode) -> Task:
+        """Read and check every row. Held out: all of `eval_data`, or else the last `num_eval` training rows."""
+        rows = read_rows(self.data, self.split)
+        name = source_name(self.data)
+        problems = _problems(rows, row_ids(rows, name), self.data, self, encode)
+        if self.eval_data is None:
+            return Task(name, *hold_out_last(problems, self.num_eval, f"rows of {self.data}"), None)
+        rows = read_rows(self.eval_data, self.eval_split)
         taken = {problem.prompt.id for problem in problems}
-        ids = row_ids(rows, f"{source_name(config.eval_data)}-eval", taken)
-        return Task(name, problems, _problems(rows, ids, config.eval_data, config, encode), None)
-    num_train = len(problems) - config.num_eval
-    if num_train < 1:
-        raise TbaError(
-            f"task.num_eval = {config.num_eval} leaves none of the {len(problems)} rows of {config.data} to train on: "
-            "lower task.num_eval, or give task.eval_data"
-        )
-    return Task(name, problems[:num_train], problems[num_train:], None)
+        ids = row_ids(rows, f"{source_name(self.eval_data)}-eval", taken)
+        return Task(name, problems, _problems(rows, ids, self.eval_data, self, encode), None)
+
+    def check(self, config: Config) -> None:
+        if not config.reward.is_named:
+            raise ValueError("reward is missing: name yours with --reward module:function")
 
 
-def _problems(
-    rows: Sequence[Row], ids: Sequence[str], source: str, config: CustomTaskConfig, encode: Encode
-) -> list[Problem]:
+def _problems(rows: Sequence[Row], ids: Sequence[str], source: str, config: Settings, encode: Encode) -> list[Problem]:
     return [
         _problem(row, id, f"{source}, row {number}", config, encode)
         for number, (row, id) in enumerate(zip(rows, ids, strict=True), 1)
     ]
 
 
-def _problem(row: Row, id: str, place: str, config: CustomTaskConfig, encode: Encode) -> Problem:
+def _problem(row: Row, id: str, place: str, config: Settings, encode: Encode) -> Problem:
     if config.prompt_column not in row:
         raise TbaError(
             f"{place} has no column {config.prompt_column!r}: set task.prompt_column to one of {', '.join(row)}"

@@ -7,15 +7,17 @@ that no two question sets share; since small generators repeat themselves, quest
 from __future__ import annotations
 
 import difflib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from tba.config_tasks import ReasoningGymTaskConfig
+from pydantic import BeforeValidator, Field
+
 from tba.extras import install_hint
 from tba.rewards.functions import RewardFactory
-from tba.tasks.base import Content, Encode, Problem, Task
+from tba.tasks.base import Content, Encode, Problem, Task, TaskSettings
 from tba.types import Prompt, TbaError
 from tba.user_code import describe
 
@@ -25,31 +27,69 @@ SEEDS_PER_SET = 10_000_000
 Entry = dict[str, Any]
 
 
-def load(config: ReasoningGymTaskConfig, encode: Encode) -> Task:
-    skipped: Counter[str] = Counter()
-    held_out = _distinct(_generate(config, 2 * config.seed + 1, config.num_eval), (), skipped)
-    train = _distinct(_generate(config, 2 * config.seed, config.num_train), held_out, skipped)
-    if not train:
-        raise TbaError(
-            f"every training question of {config.name!r} is among the {len(held_out)} held out: the generator has few "
-            "questions; lower task.num_eval, or widen it with task.settings"
+def _table(value: Any) -> Any:
+    """A table may be written as JSON on the command line, and so may each of its values (`--task.settings.size 3`)."""
+    if isinstance(value, str):
+        return _json(value)
+    return {key: _json(part) for key, part in value.items()} if isinstance(value, Mapping) else value
+
+
+def _json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return value
+
+
+class Settings(TaskSettings):
+    """Any generator of the reasoning-gym package, graded by its own scorer; needs the `reasoning-gym` extra."""
+
+    kind: Literal["reasoning-gym"] = "reasoning-gym"
+    """The kind of task."""
+    name: str
+    """The name of the generator, such as `chain_sum`."""
+    settings: Annotated[dict[str, Any], BeforeValidator(_table)] = Field({})
+    """The generator's own settings, as a TOML table or as `--task.settings.max-terms 4`. A text that is valid JSON is
+    read as JSON."""
+    instruction: str = "Give the final answer between <answer> and </answer>."
+    """Text that follows every question. It may be empty: `####` and `\\boxed{}` mark an answer too."""
+    prompt_style: Literal["chat", "plain"] = "chat"
+    """How a question is put to the model: `chat` uses the model's chat template, `plain` is the text alone."""
+    system_prompt: str | None = None
+    """A system message that comes before every chat prompt."""
+    num_train: int = Field(4096, ge=1, le=10_000_000)
+    """Number of training questions to generate. Questions that repeat another one, or a held-out one, are then left
+    out."""
+    num_eval: int = Field(256, ge=1, le=10_000_000)
+    """Number of held-out questions to generate, from seeds that no training set uses."""
+    seed: int = Field(0, ge=0, le=1_000_000)
+    """Seed from which training and held-out questions are generated."""
+
+    def load(self, encode: Encode) -> Task:
+        skipped: Counter[str] = Counter()
+        held_out = _distinct(_generate(self, 2 * self.seed + 1, self.num_eval), (), skipped)
+        train = _distinct(_generate(self, 2 * self.seed, self.num_train), held_out, skipped)
+        if not train:
+            raise TbaError(
+                f"every training question of {self.name!r} is among the {len(held_out)} held out: the generator has "
+                "few questions; lower task.num_eval, or widen it with task.settings"
+            )
+
+        def problems(entries: Mapping[str, Entry], stem: str) -> list[Problem]:
+            return [_problem(f"{stem}-{i}", entry, self, encode) for i, entry in enumerate(entries.values())]
+
+        return Task(
+            name=self.name,
+            train=problems(train, self.name),
+            held_out=problems(held_out, f"{self.name}-eval"),
+            default_reward=RewardFactory(
+                "tba.rewards.reasoning_gym:own_scorer", {"name": self.name, "settings": self.settings}
+            ),
+            skipped=dict(skipped),
         )
 
-    def problems(entries: Mapping[str, Entry], stem: str) -> list[Problem]:
-        return [_problem(f"{stem}-{i}", entry, config, encode) for i, entry in enumerate(entries.values())]
 
-    return Task(
-        name=config.name,
-        train=problems(train, config.name),
-        held_out=problems(held_out, f"{config.name}-eval"),
-        default_reward=RewardFactory(
-            "tba.rewards.reasoning_gym:own_scorer", {"name": config.name, "settings": config.settings}
-        ),
-        skipped=dict(skipped),
-    )
-
-
-def _generate(config: ReasoningGymTaskConfig, seed_range: int, count: int) -> Iterable[Entry]:
+def _generate(config: Settings, seed_range: int, count: int) -> Iterable[Entry]:
     if find_spec("reasoning_gym") is None:
         raise TbaError(f"the task reasoning-gym needs its package: {install_hint('reasoning-gym')}")
     import reasoning_gym
@@ -79,14 +119,14 @@ def _distinct(entries: Iterable[Entry], others: Iterable[str], skipped: Counter[
     return kept
 
 
-def _problem(id: str, entry: Entry, config: ReasoningGymTaskConfig, encode: Encode) -> Problem:
+def _problem(id: str, entry: Entry, config: Settings, encode: Encode) -> Problem:
     content = _content(entry["question"], config)
     text, tokens = encode(content)
     # The whole entry: scorers read what they need from its metadata, and some questions have no one answer.
     return Problem(Prompt(id, text, tokens), content, {"answer": entry["answer"], "entry": entry})
 
 
-def _content(question: str, config: ReasoningGymTaskConfig) -> Content:
+def _content(question: str, config: Settings) -> Content:
     asked = f"{question}\n\n{config.instruction}" if config.instruction else question
     if config.prompt_style == "plain":
         return f"{asked}\n"

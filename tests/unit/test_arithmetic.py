@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.config_tasks import ArithmeticTaskConfig
 from tba.rewards.answer import final_answer
-from tba.tasks.arithmetic import LEVELS, Chain, Level, draw_chains, load
+from tba.tasks import arithmetic
+from tba.tasks.arithmetic import LEVELS, Chain, Level, draw_chains
 from tba.types import TbaError
 
 MODEL = Path(str(resources.files("tba").joinpath("models", "arithmetic")))
@@ -24,7 +24,7 @@ def encode(content):
 
 
 def problems(**settings):
-    task = load(ArithmeticTaskConfig(**settings), encode)
+    task = arithmetic.Settings(**settings).load(encode)
     return [p.prompt.text for p in task.train], [p.prompt.text for p in task.held_out]
 
 
@@ -77,7 +77,7 @@ def test_every_line_of_the_working_is_right_and_follows_from_the_last(chain):
 
 @difficulties
 def test_the_default_reward_accepts_the_solution_and_no_other_answer(difficulty):
-    task = load(ArithmeticTaskConfig(difficulty=difficulty, num_train=1, num_eval=20), encode)
+    task = arithmetic.Settings(difficulty=difficulty, num_train=1, num_eval=20).load(encode)
     assert task.default_reward == f"{final_answer.__module__}:{final_answer.__name__}"
     for problem in task.held_out:
         terms = [int(term) for term in re.findall(r"[+-]?\d+", problem.prompt.text)]
@@ -155,7 +155,7 @@ def test_the_embedded_model_is_small_and_has_half_of_the_skill(tokenizer):
     assert sum(file.stat().st_size for file in MODEL.iterdir()) < 3e6
     model = LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-    held_out = load(ArithmeticTaskConfig(num_train=1), encode).held_out
+    held_out = arithmetic.Settings(num_train=1).load(encode).held_out
     inputs = tokenizer([problem.prompt.text for problem in held_out], return_tensors="pt", padding=True)
     output = model.generate(**inputs, max_new_tokens=40, do_sample=False)[:, inputs["input_ids"].shape[1] :]
     answers = [problem.columns["answer"] for problem in held_out]

@@ -25,7 +25,6 @@ from tba.devices import CPU
 from tba.encoding import encoder
 from tba.engines.transformers import TransformersEngine
 from tba.policy import Policy, Reference, load_model, load_tokenizer
-from tba.tasks import load_task
 from tba.testing import make_group, make_response
 from tba.types import Prompt, TbaError
 
@@ -90,9 +89,9 @@ def test_shares_of_a_period_add_up_to_what_is_drawn(num_searchers: int, sync_per
 def test_a_task_brings_its_own_reward_unless_one_is_named() -> None:
     encode = encoder(load_tokenizer("arithmetic"))
     default = Config.embedded()
-    assert build_scorer(default, load_task(default.task, encode)).functions == ("tba.rewards.answer:final_answer",)
+    assert build_scorer(default, default.task.load(encode)).functions == ("tba.rewards.answer:final_answer",)
     named = Config.embedded(reward={"functions": ["a:b"]})
-    assert build_scorer(named, load_task(named.task, encode)).functions == ("a:b",)
+    assert build_scorer(named, named.task.load(encode)).functions == ("a:b",)
 
 
 class CountedBeats(Activity):

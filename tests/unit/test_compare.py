@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tba.compare import Point, pareto_front, points_of, show_comparison
-from tba.summary import summarise
+from tba.summary import headline_of_run, summarise
+from tba.tasks import tldr
 from tba.types import TbaError
 
 VALUES = st.integers(0, 5).map(float)
@@ -40,15 +41,17 @@ def report(step: int, **values: Any) -> dict[str, Any]:
     return {"kind": "search", "step": step, "time": float(step), "source": "searcher-0", **counts, **values}
 
 
-def write_run(run: Path, evals: list[dict[str, Any]]) -> Path:
+def write_run(run: Path, evals: list[dict[str, Any]], task: str = "arithmetic") -> Path:
     run.mkdir(parents=True)
+    (run / "config.toml").write_text(f'[task]\nkind = "{task}"\n')
     (run / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in evals))
-    (run / "summary.json").write_text(json.dumps(summarise(evals)))
+    (run / "summary.json").write_text(json.dumps(summarise(evals, headline_of_run(run))))
     return run
 
 
 def preference_run(run: Path) -> Path:
-    return write_run(run, [evaluation(s, win_rate=0.4 + s / 100, win_rate_se=0.05, kl=s / 10) for s in (0, 10, 20)])
+    evals = [evaluation(s, win_rate=0.4 + s / 100, win_rate_se=0.05, kl=s / 10) for s in (0, 10, 20)]
+    return write_run(run, evals, "tldr")
 
 
 def test_points_need_a_win_rate_and_a_kl() -> None:
@@ -102,7 +105,8 @@ def test_a_picture_names_the_extra_it_needs(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_summary_tells_a_win_rate_with_its_length_and_kl() -> None:
-    summary = summarise([evaluation(0, win_rate=0.3, kl=0.0), evaluation(5, win_rate=0.6, win_rate_se=0.1, kl=2.0)])
+    evals = [evaluation(0, win_rate=0.3, kl=0.0), evaluation(5, win_rate=0.6, win_rate_se=0.1, kl=2.0)]
+    summary = summarise(evals, tldr.Settings.headline)
     assert (summary["win_rate_first"], summary["win_rate_last"], summary["win_rate_best"]) == (0.3, 0.6, 0.6)
-    assert (summary["length_last"], summary["reference_length"], summary["eval_kl_last"]) == (30.0, 25.0, 2.0)
-    assert summary["accuracy_last"] is None
+    assert (summary["length_last"], summary["reference_length_last"], summary["eval_kl_last"]) == (30.0, 25.0, 2.0)
+    assert "accuracy_last" not in summary

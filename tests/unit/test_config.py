@@ -4,7 +4,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from tba.config import (
     to_toml,
 )
 from tba.config_help import sections, settings_markdown, settings_text, task_lines
-from tba.config_tasks import TASK_KINDS, ArithmeticTaskConfig, CustomTaskConfig, RedteamTaskConfig, TaskConfig
 from tba.config_text import parse_overrides
 from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
+from tba.tasks import arithmetic, custom, kinds, redteam, settings_of
 from tba.types import TbaError
 
 OWN = "--model x --task.data y --reward a:b"
@@ -115,18 +114,18 @@ def test_a_model_may_be_given_by_name(line: str) -> None:
     ],
 )
 def test_data_makes_a_custom_task(line: str) -> None:
-    assert from_line(f"--model x --reward a:b {line}").task == CustomTaskConfig(data="y")
+    assert from_line(f"--model x --reward a:b {line}").task == custom.Settings(data="y")
 
 
 def test_a_task_by_name_keeps_its_settings() -> None:
-    assert from_line("--task arithmetic --task.difficulty hard").task == ArithmeticTaskConfig(difficulty="hard")
+    assert from_line("--task arithmetic --task.difficulty hard").task == arithmetic.Settings(difficulty="hard")
 
 
 def test_another_task_drops_the_settings_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('model = "m"\n[task]\nkind = "arithmetic"\ndifficulty = "hard"\n', "utf-8")
-    assert from_line("--task.data y --reward a:b", path).task == CustomTaskConfig(data="y")
-    assert from_line("--task.num-eval 7", path).task == ArithmeticTaskConfig(difficulty="hard", num_eval=7)
+    assert from_line("--task.data y --reward a:b", path).task == custom.Settings(data="y")
+    assert from_line("--task.num-eval 7", path).task == arithmetic.Settings(difficulty="hard", num_eval=7)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_rewards_may_be_given_by_name(line: str, functions: tuple[str, ...], wei
             "--learning-rate 1e-6",
             "unknown setting learning_rate: did you mean trainer.learning_rate? `tba config`",
         ),
-        ("--task nope", "unknown task 'nope': one of 'arithmetic'"),
+        ("--task nope", "unknown task 'nope': one of arithmetic, addition"),
         ("--objective.kind nope", "unknown objective 'nope': one of 'trajectory_balance'"),
         ("--trainer.learning-rate abc", "trainer.learning_rate = 'abc': input should be a valid number"),
         ("--trainer.num-steps 2.5", "trainer.num_steps = '2.5': input should be a valid integer"),
@@ -292,7 +291,7 @@ def test_every_setting_is_described() -> None:
     assert [name for name, setting in described.items() if not setting.meaning] == []
     assert [title for title, about, _ in sections() if not about] == []
     dumped: dict[str, Any] = from_line(OWN).model_dump()
-    dumped["task"] = {key for kind in typing.get_args(typing.get_args(TaskConfig)[0]) for key in kind.model_fields}
+    dumped["task"] = {key for kind in kinds() for key in settings_of(kind).model_fields}
     dumped["objective"] = {*LearnedLogZ.model_fields}
     assert set(described) == {f"{section}.{key}" for section, keys in dumped.items() for key in keys}
 
@@ -302,7 +301,7 @@ def test_help_and_documentation_name_every_setting() -> None:
         for setting in listed:
             assert f"--{setting.name.replace('_', '-')} " in settings_text()
             assert f"| `{setting.name}` |" in settings_markdown()
-    assert {line.split()[0] for line in task_lines()} == TASK_KINDS
+    assert {line.split()[0] for line in task_lines()} == set(kinds())
 
 
 def test_defaults_shown_are_the_defaults_used() -> None:
@@ -334,7 +333,7 @@ def test_data_for_a_task_that_takes_data_leaves_it_what_it_is(tmp_path: Path) ->
     file = tmp_path / "run.toml"
     file.write_text('model = "x"\n[task]\nkind = "redteam"\nvictim = "v"\nclassifier = "c"\n', "utf-8")
     config = load_config(file, {"task": {"data": "rows.jsonl"}})
-    assert isinstance(config.task, RedteamTaskConfig)
+    assert isinstance(config.task, redteam.Settings)
     assert (config.task.data, config.task.victim) == ("rows.jsonl", "v")
 
 

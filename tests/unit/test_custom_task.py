@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tba.config_tasks import CustomTaskConfig
-from tba.tasks.custom import load
-from tba.tasks.rows import read_rows, source_name
+from tba.tasks import custom
+from tba.tasks.read_data import read_rows, source_name
 from tba.types import TbaError
 
 ROWS = [{"prompt": f"{n} plus {n}?", "answer": str(2 * n), "level": n} for n in range(5)]
@@ -24,7 +23,7 @@ def encode(content):
 def load_rows(tmp_path, rows, **settings):
     path = tmp_path / "sums.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load(CustomTaskConfig(data=str(path), **{"num_eval": 0, **settings}), encode)
+    return custom.Settings(data=str(path), **{"num_eval": 0, **settings}).load(encode)
 
 
 def write(path, rows):

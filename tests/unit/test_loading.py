@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 from tba.evaluations.embeddings import Embedder
 from tba.policy import load_model, load_tokenizer, model_directory
 from tba.rewards.harm import load_scorer
-from tba.rewards.reward_model import RewardModel, check_scorer
+from tba.rewards.reward_model import RewardModel, check_reward_model
 from tba.rewards.victim import Victim
 from tba.supervised.shared import load_classifier
 from tba.testing import character_tokenizer, save_tiny_classifier, save_tiny_model
@@ -207,4 +207,4 @@ def test_a_configuration_that_is_none_is_told(tmp_path: Path, content: str) -> N
     refusal(lambda: Embedder(str(tmp_path)))
     if not content.startswith("{"):  # a tokenizer can do without most of it
         refusal(lambda: load_tokenizer(str(tmp_path)))
-        assert "config.json" in refusal(lambda: check_scorer(str(tmp_path)))
+        assert "config.json" in refusal(lambda: check_reward_model(str(tmp_path)))

@@ -111,6 +111,7 @@ def searcher_in(run: Path, **settings: Any) -> Searcher:
     config = Config.embedded(model=model, evaluation={"period": 0}, engine={"max_new_tokens": 8}, **settings)
     return build_searcher(
         config,
+        run,
         SearcherName(0),
         weights=InlineWeights(),
         groups=InlineGroups(),

@@ -18,6 +18,7 @@ from tba.launch.evaluation import _breakdown_table, _table
 from tba.runs import write_run_config
 from tba.status import show_status
 from tba.summary import summarise
+from tba.tasks import TaskSettings
 
 NAMES = ["exp[lr=1e-4]", "exp[a]", "exp[bold]b", "x[/]", "[/]", "[/bold]", "a\\[b]", "end\\"]
 
@@ -49,7 +50,7 @@ def test_the_end_of_a_run_says_how_to_resume_it(run: Path, capsys: pytest.Captur
 
 def test_the_table_at_the_end_shows_the_path(run: Path) -> None:
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(end_table(json.loads((run / "summary.json").read_text()), run))
+    console.print(end_table(json.loads((run / "summary.json").read_text()), run, TaskSettings.headline))
     shown = console.export_text()
     assert f"tba eval {run}/checkpoints/step-000001/model " in shown
     assert f"tensorboard --logdir {run} " in shown
@@ -78,7 +79,7 @@ def test_compare_names_the_runs(run: Path, capsys: pytest.CaptureFixture[str]) -
 def test_events_are_told_as_they_are(run: Path) -> None:
     record = {"kind": "event", "step": 0, "time": 0.0, "event": "prompts_skipped", "why": f"[/] {run}"}
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(told(record))
+    console.print(told(record, TaskSettings.headline))
     assert f"prompts skipped: why [/] {run}\n" in console.export_text()
 
 

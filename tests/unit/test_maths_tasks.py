@@ -11,7 +11,6 @@ import pytest
 from tba.build import build_scorer
 from tba.config import Config, load_config
 from tba.rewards.functions import resolve
-from tba.tasks import load_task
 from tba.tasks.base import Content, Task
 from tba.types import TbaError
 
@@ -47,7 +46,7 @@ def config(kind: str, **settings: Any) -> Config:
 
 
 def load(kind: str, **settings: Any) -> Task:
-    return load_task(config(kind, **settings).task, encode)
+    return config(kind, **settings).task.load(encode)
 
 
 def questions(task: Task, part: str = "train") -> list[str]:
@@ -198,7 +197,7 @@ def test_data_given_to_a_named_task_stays_with_it(tmp_path: Path) -> None:
 
 def test_the_fallback_is_counted_beside_the_reward(tmp_path: Path) -> None:
     settings = config("gsm8k", data=write(tmp_path / "a.jsonl", GSM8K), num_eval=1, last_number=True)
-    task = load_task(settings.task, encode)
+    task = settings.task.load(encode)
     with build_scorer(settings, task) as scorer:
         assert scorer.names == ("final_answer_or_last_number", "by_last_number")
         problem = task.train[0]

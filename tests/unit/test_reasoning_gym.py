@@ -12,7 +12,6 @@ from tba.config import load_config, parse_config, to_toml
 from tba.config_text import parse_overrides
 from tba.rewards.functions import resolve
 from tba.rewards.reasoning_gym import tagged_answer
-from tba.tasks import load_task
 from tba.tasks.base import Task
 from tba.types import TbaError
 
@@ -23,7 +22,7 @@ needs_package = pytest.mark.skipif(
 
 def load(name: str, **settings: Any) -> Task:
     config = load_config(None, {"model": "m", "task": {"kind": "reasoning-gym", "name": name, **settings}})
-    return load_task(config.task, lambda content: (str(content), (1,)))
+    return config.task.load(lambda content: (str(content), (1,)))
 
 
 def asked(task: Task, part: str) -> set[str]:

@@ -45,7 +45,7 @@ class SmallRun:
 
     @staticmethod
     def new_buffer() -> ReplayBuffer:
-        return ReplayBuffer(40, 15, recent_groups=2, block_size=2)
+        return ReplayBuffer(40, 15, recent_groups=2)
 
     def merge(self, sizes: list[int], repeat: bool = False) -> None:
         """Groups of these sizes arrive, and some that had arrived before if `repeat`."""

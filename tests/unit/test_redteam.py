@@ -16,7 +16,6 @@ from tiny_models import FLOAT32
 
 from tba import policy
 from tba.config import Config, load_config
-from tba.config_tasks import RedteamTaskConfig
 from tba.engines import sampling
 from tba.evaluations.base import Evaluation
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
@@ -28,7 +27,7 @@ from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import EMPTY_LOG_SCORE, VictimHarm
 from tba.rewards.scoring import ScoreRequest
 from tba.rewards.victim import Victim
-from tba.tasks import load_task
+from tba.tasks import redteam
 from tba.tasks.base import Problem
 from tba.testing import character_tokenizer, make_response, save_tiny_classifier, save_tiny_model, score_now
 from tba.types import Prompt, Response, TbaError, Version
@@ -46,13 +45,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     )
 
 
-def settings(models: tuple[str, str], **others: Any) -> RedteamTaskConfig:
+def settings(models: tuple[str, str], **others: Any) -> redteam.Settings:
     base = {"victim": models[0], "classifier": models[1], "classifier_label": "harmful", "victim_tokens": 6}
-    return RedteamTaskConfig(**{**base, "victim_replies": 2, "min_tokens": 3, **others})
+    return redteam.Settings(**{**base, "victim_replies": 2, "min_tokens": 3, **others})
 
 
-def reward_of(config: RedteamTaskConfig) -> VictimHarm:
-    spec = load_task(config, lambda content: (str(content), (1,))).default_reward
+def reward_of(config: redteam.Settings) -> VictimHarm:
+    spec = config.load(lambda content: (str(content), (1,))).default_reward
     assert isinstance(spec, RewardFactory)
     assert spec.path == "tba.rewards.redteam:VictimHarm"
     json.dumps(spec.settings)  # it travels to another process
@@ -70,12 +69,12 @@ def request(completions: Sequence[str], *, finished: bool = True) -> ScoreReques
 
 
 def test_there_is_one_prompt_unless_data_bring_others(models: tuple[str, str], tmp_path: Path) -> None:
-    built_in = load_task(settings(models), lambda content: (str(content), (1, 2)))
+    built_in = settings(models).load(lambda content: (str(content), (1, 2)))
     assert len(built_in.train) == 1
     assert built_in.held_out == built_in.train
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"attacker_prompt": "1. a\\n2."}\n{"attacker_prompt": "1. b\\n2."}\n', "utf-8")
-    task = load_task(settings(models, data=str(rows)), lambda content: (str(content), (1, 2)))
+    task = settings(models, data=str(rows)).load(lambda content: (str(content), (1, 2)))
     assert [p.prompt.text for p in task.train] == ["1. a\n2.", "1. b\n2."]
     assert len({p.prompt.id for p in task.train}) == 2
 
@@ -85,12 +84,12 @@ def test_a_row_without_a_prompt_is_told(models: tuple[str, str], tmp_path: Path,
     rows = tmp_path / "rows.jsonl"
     rows.write_text(row + "\n", "utf-8")
     with pytest.raises(TbaError, match=r"row 1 has no text in column 'attacker_prompt'"):
-        load_task(settings(models, data=str(rows)), lambda content: (str(content), (1,)))
+        settings(models, data=str(rows)).load(lambda content: (str(content), (1,)))
 
 
 def test_a_guard_model_without_its_word_is_refused(models: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match=r"task\.classifier_label is missing"):
-        RedteamTaskConfig(victim=models[0], classifier=models[0], classifier_kind="guard")
+        redteam.Settings(victim=models[0], classifier=models[0], classifier_kind="guard")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tba.buffer.record import PromptRecord
+from tba.buffer.prompt_list import PromptTrajectories
+from tba.buffer.prompt_picker import PromptPicker
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
-from tba.buffer.slots import RecordSlots
 from tba.types import Group, Prompt, Steps, Trajectory, Version
 
 
@@ -143,24 +143,24 @@ def test_one_prompt_may_hold_very_many() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove", "mark", "unmark"]), st.integers(0, 20)), max_size=80))
 def test_slots_find_the_record_of_a_rank(calls: list[tuple[str, int]]) -> None:
-    slots, order, marked = RecordSlots(), list[PromptRecord](), set[str]()
+    picker, order, marked = PromptPicker(), list[PromptTrajectories](), set[str]()
     for call, number in calls:
         if call == "add" and all(record.prompt.id != str(number) for record in order):
-            order.append(PromptRecord(Prompt(str(number), "", ())))
-            slots.add(order[-1])
+            order.append(PromptTrajectories(Prompt(str(number), "", ())))
+            picker.add(order[-1])
         elif call == "remove" and order:
             record = order[number % len(order)]
-            slots.remove(record)
+            picker.remove(record)
             marked.discard(record.prompt.id)
             order[number % len(order)] = order[-1]
             order.pop()
         elif call in ("mark", "unmark") and order:
             record = order[number % len(order)]
-            slots.mark(record, call == "mark")
+            picker.mark(record, call == "mark")
             (marked.add if call == "mark" else marked.discard)(record.prompt.id)
         expected = [record for record in order if record.prompt.id in marked]
-        assert slots.num_marked == len(expected)
-        assert [slots.pick(rank) for rank in range(len(expected))] == expected
+        assert picker.num_marked == len(expected)
+        assert [picker.pick(rank) for rank in range(len(expected))] == expected
 
 
 @dataclass
@@ -179,9 +179,7 @@ class BufferMatchesModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.capacity, self.capacity_per_prompt = 40, 15
-        self.buffer = ReplayBuffer(
-            self.capacity, self.capacity_per_prompt, recent_groups=self.recent_groups, block_size=2
-        )
+        self.buffer = ReplayBuffer(self.capacity, self.capacity_per_prompt, recent_groups=self.recent_groups)
         self.places: list[Place] = []
         self.merge_sizes: list[int] = []
         self.limits: list[dict[int, Steps]] = []

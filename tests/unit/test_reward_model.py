@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from tba.api import _settings
 from tba.config import Config, parse_config
 from tba.launch.preflight import check
-from tba.rewards.reward_model import RewardModel, check_scorer, encode_scored, reward_model
+from tba.rewards.reward_model import RewardModel, check_reward_model, encode_scored, reward_model
 from tba.rewards.scorer import Scorer, ScoreRequest
 from tba.testing import character_tokenizer, save_tiny_classifier, save_tiny_model
 from tba.types import TbaError
@@ -107,22 +107,22 @@ def test_a_reward_model_runs_in_the_reward_process(path: str) -> None:
 def test_a_model_with_two_outputs_is_refused_before_anything_starts(tmp_path: Path) -> None:
     two = save_reward_model(tmp_path / "two", num_labels=2)
     with pytest.raises(TbaError, match=r"has 2 outputs: a reward is one number.*tba reward-model"):
-        check_scorer(str(two))
+        check_reward_model(str(two))
     with pytest.raises(TbaError, match="has 3 outputs"):
-        check_scorer(str(save_reward_model(tmp_path / "three", num_labels=3)))
+        check_reward_model(str(save_reward_model(tmp_path / "three", num_labels=3)))
 
 
 def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "lm")
     with pytest.raises(TbaError, match="is a LlamaForCausalLM, not a sequence classifier"):
-        check_scorer(str(tmp_path / "lm"))
+        check_reward_model(str(tmp_path / "lm"))
     with pytest.raises(TbaError, match=r"no config\.json"):
-        check_scorer(str(tmp_path))
-    with pytest.raises(TbaError, match="there is no reward model at"):
-        check_scorer(str(tmp_path / "nothing"))
+        check_reward_model(str(tmp_path))
+    with pytest.raises(TbaError, match="is not there: check the path"):
+        check_reward_model(str(tmp_path / "nothing"))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(TbaError, match="not valid JSON"):
-        check_scorer(str(tmp_path))
+        check_reward_model(str(tmp_path))
 
 
 def tldr(tmp_path: Path, **sections: Any) -> Config:
@@ -147,7 +147,7 @@ def test_an_evaluation_needs_no_reward_but_training_does(tmp_path: Path, path: s
     with pytest.raises(TbaError, match="reward is missing"):
         check(config)
     missing = tldr(tmp_path, evaluation={"gold_model": path, "reference_model": "./nothing"})
-    with pytest.raises(TbaError, match=r"no model at '\./nothing'"):
+    with pytest.raises(TbaError, match=r"evaluation.reference_model '\./nothing' is not there"):
         check(missing, to_train=False)
 
 

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tba.buffer import log_files
+from tba.buffer.arrow import from_table, to_table
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
 from tba.buffer.schema import VERSION, VERSION_KEY
-from tba.buffer.table import from_table, to_table
 from tba.types import Group, Prompt, Response, TbaError, Trajectory, Version
 
 
@@ -395,7 +395,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_the_log_as_it_was(log: RolloutLog,
 def test_the_log_and_the_draw_state_rebuild_the_buffer(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sampling = {"num_groups": 4, "group_size": 3, "recent_fraction": 0.5, "uniform_fraction": 0.5}
-    log, buffer = RolloutLog(tmp_path), ReplayBuffer(60, 25, recent_groups=4, block_size=2)
+    log, buffer = RolloutLog(tmp_path), ReplayBuffer(60, 25, recent_groups=4)
     for number in range(30):
         groups = [make_group(3 * number + i, prompt_id=f"p{(number * i) % 5}", size=4) for i in range(3)]
         buffer.extend(log.append(groups))
@@ -403,7 +403,7 @@ def test_the_log_and_the_draw_state_rebuild_the_buffer(tmp_path: Path) -> None:
         draw(buffer, rng=rng, inverse_temperature=1.0, **sampling)
         if number % 7 == 6:
             log.compact()
-    rebuilt, other_rng = ReplayBuffer(60, 25, recent_groups=4, block_size=2), np.random.default_rng()
+    rebuilt, other_rng = ReplayBuffer(60, 25, recent_groups=4), np.random.default_rng()
     for merge in RolloutLog(tmp_path).read(0, log.position):
         rebuilt.extend(merge)
     evict_before(rebuilt, 3 * 29 - 40)

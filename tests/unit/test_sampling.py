@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
@@ -11,13 +12,21 @@ from buffer_cases import assert_frequencies, evict_before, group, plackett_luce,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.buffer import record, sampling
-from tba.buffer.gumbel import block_top_k, conditional_gumbels, gumbel_top_k, gumbels, log_sum_exp
+from tba.buffer import sampling
+from tba.buffer.gumbel import gumbel_top_k, mixture_log_p
 from tba.buffer.replay import ReplayBuffer
-from tba.buffer.sampling import draw, mixture_log_p
+from tba.buffer.sampling import draw
 from tba.types import Group
 
 NUM_DRAWS = 8_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def lists_of_nine_are_long() -> Iterator[None]:
+    """So that small cases reach both ways of drawing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "LONG_LIST", 8)
+        yield
 
 
 def draws(buffer: ReplayBuffer, rng: np.random.Generator | None = None, **settings: Any) -> list[Group]:
@@ -47,40 +56,12 @@ def test_gumbel_top_k_is_plackett_luce() -> None:
     assert_frequencies(counts, plackett_luce(p, 3))
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_gumbel_top_k_over_blocks_draws_as_over_the_whole(k: int) -> None:
-    p = np.array([[0.3, 0.02], [0.05, 0.13], [0.25, 0.0], [0.0, 0.0], [0.1, 0.15]])
-    with np.errstate(divide="ignore"):
-        log_p = np.log(p)
-    rng = np.random.default_rng(2)
-    counts = Counter[Any]()
-    for _ in range(NUM_DRAWS):
-        block, place = block_top_k(log_sum_exp(log_p), lambda blocks: log_p[blocks], k, rng)
-        counts[tuple((block * 2 + place).tolist())] += 1
-    exact = {order: p for order, p in plackett_luce(p.ravel().tolist(), k).items() if p > 0}
-    assert_frequencies(counts, exact)
-
-
-def test_conditional_gumbels_with_their_maximum_are_gumbels() -> None:
-    log_p = np.log(np.tile([0.6, 0.3, 0.1], (50_000, 1))) + 700
-    rng = np.random.default_rng(3)
-    maxima = log_sum_exp(log_p) + gumbels(len(log_p), rng)
-    keys = conditional_gumbels(log_p, maxima, rng)
-    np.testing.assert_allclose(keys.max(axis=1), maxima, rtol=1e-15)
-    uniform = np.exp(-np.exp(log_p - keys))
-    for quantile in (0.05, 0.25, 0.5, 0.75, 0.95):
-        np.testing.assert_allclose((uniform < quantile).mean(axis=0), quantile, atol=0.012)
-    assert np.abs(np.corrcoef(uniform.T) - np.eye(3)).max() < 0.02
-
-
-def test_log_sum_exp_of_nothing_is_minus_infinity() -> None:
-    assert log_sum_exp(np.array([[-np.inf, -np.inf], [0.0, 0.0]])).tolist() == [-np.inf, np.log(2)]
-
-
 @pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
 def test_the_mixture_is_the_formula(u: float) -> None:
     rewards = [0.0, 1.0, 2.0, -1.0]
     np.testing.assert_allclose(np.exp(mixture_log_p(np.array(rewards), u, 1.5)), mixture(rewards, u, 1.5))
+    with_vacated = np.array([-np.inf, *rewards, -np.inf])
+    np.testing.assert_allclose(np.exp(mixture_log_p(with_vacated, u, 1.5)), [0, *mixture(rewards, u, 1.5), 0])
 
 
 # The whole branch.
@@ -97,32 +78,50 @@ def test_responses_follow_the_mixture(u: float, inverse_temperature: float) -> N
     assert_frequencies(order_counts(groups, rewards), exact)
 
 
-@pytest.mark.parametrize("max_draws", [0, 1, 100], ids=["by blocks", "by blocks what one draw has left", "by draws"])
+@pytest.mark.parametrize("max_rounds", [0, 1, 4], ids=["by Gumbel top-k", "mixed", "by cumulative sums"])
 @pytest.mark.parametrize("u", [0.0, 0.4, 1.0])
-def test_responses_of_a_long_list_follow_the_mixture(u: float, max_draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of two, a list that begins and ends within one, and vacated places within and as a whole block."""
-    monkeypatch.setattr(sampling, "MAX_ROUNDS", min(max_draws, 4))
-    candidates = record.BlockSums.candidates
-    monkeypatch.setattr(
-        record.BlockSums,
-        "candidates",
-        lambda self, count, *rest: candidates(self, min(count, max_draws), *rest),
-    )
+def test_responses_of_a_long_list_follow_the_mixture(
+    u: float, max_rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with vacated places at the beginning, within and at the end."""
+    monkeypatch.setattr(sampling, "MAX_ROUNDS", max_rounds)
     kept = [0.0, 1.0, 2.0, -1.0, 0.5, 1.5, 0.2, -0.3, 0.7]
-    versions = {-0.01: 0, -0.02: 0, -0.03: 0}
-    arriving = [9.0, *kept[:3], -0.01, kept[3], -0.02, -0.03, *kept[4:]]
-    buffer = ReplayBuffer(100, len(arriving) - 1, block_size=2)
+    versions = {-0.01: 0, -0.02: 0, -0.03: 0, -0.04: 0, -0.05: 0}
+    arriving = [9.0, -0.05, *kept[:3], -0.01, kept[3], -0.02, -0.03, *kept[4:], -0.04]
+    buffer = ReplayBuffer(100, len(arriving) - 1)
     buffer.extend([group("a", [trajectory(reward, versions.get(reward, 1)) for reward in arriving])])
     evict_before(buffer, 1)
     groups = draws(buffer, num_groups=NUM_DRAWS, uniform_fraction=u)
-    assert buffer._records["a"]._sums is not None
+    assert buffer._records["a"]._cumulative, "the list counts as long"
     assert_frequencies(order_counts(groups, kept), plackett_luce(mixture(kept, u), 2))
 
 
-def test_sums_follow_changes_and_settings() -> None:
+def test_no_draw_falls_on_the_end_of_the_sums() -> None:
+    """A random number just below 1 times the sum may be rounded up to the sum."""
+    buffer = ReplayBuffer(100, 100)
+    buffer.extend([rewarded("a", [0.1 * i for i in range(20)])])
+
+    class Largest:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(0)
+            self.num_asked = 0
+
+        def random(self, count: int) -> Any:
+            self.num_asked += 1
+            return np.full(count, np.nextafter(1.0, 0.0)) if self.num_asked < 4 else self.rng.random(count)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.rng, name)
+
+    places = sampling._draw_from_long_list(buffer._records["a"], 3, 0.5, 1.0, Largest())  # type: ignore[arg-type]
+    assert len(set(places.tolist())) == 3
+    assert places.max() < 20
+
+
+def test_cumulative_sums_follow_changes_and_settings() -> None:
     """A list drawn from before every change gives the law of the list as it is, not as it was."""
     rewards = [0.1 * i for i in range(9)]
-    buffer = ReplayBuffer(100, 9, block_size=2)
+    buffer = ReplayBuffer(100, 9)
     for reward in [5.0, 6.0, 7.0, *rewards]:
         buffer.extend([rewarded("a", [reward])])
         draws(buffer, inverse_temperature=3.0, uniform_fraction=0.0)
@@ -135,7 +134,7 @@ def test_sums_follow_changes_and_settings() -> None:
 @pytest.mark.parametrize("inverse_temperature", [1.0, 100.0])
 def test_draws_with_extreme_rewards_do_not_underflow(num: int, inverse_temperature: float) -> None:
     rewards = np.random.default_rng(0).permutation(np.linspace(-1e6, 0, num)).tolist()
-    buffer = ReplayBuffer(1_000, 1_000, block_size=2)
+    buffer = ReplayBuffer(1_000, 1_000)
     buffer.extend([rewarded("a", rewards)])
     with np.errstate(invalid="raise", over="raise"):
         for drawn in draws(buffer, group_size=16, uniform_fraction=0.0, inverse_temperature=inverse_temperature):
@@ -275,7 +274,7 @@ class Session:
     """A buffer, the merges it was given and a generator, driven by one step after the other."""
 
     def __init__(self) -> None:
-        self.buffer = ReplayBuffer(60, 20, block_size=2)
+        self.buffer = ReplayBuffer(60, 20)
         self.rng = np.random.default_rng(7)
         self.merges: list[list[Group]] = []
 
@@ -329,8 +328,8 @@ def test_a_rebuilt_buffer_draws_the_same_when_empty_places_have_left_since() -> 
     assert [session.take("draw") for _ in range(5)] == [other.take("draw") for _ in range(5)]
 
 
-def test_sums_kept_and_sums_made_anew_are_equal_to_the_bit() -> None:
-    """At the real block size, where the order of additions could differ."""
+def test_sums_of_a_rebuilt_buffer_are_equal_to_the_bit() -> None:
+    """With long lists, where the order of additions could differ."""
     rng = np.random.default_rng(4)
     first, other = ReplayBuffer(100_000, 5_000), ReplayBuffer(100_000, 5_000)
     merges = [[rewarded("a", rng.normal(size=97).tolist(), version)] for version in range(90)]

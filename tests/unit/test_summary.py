@@ -58,7 +58,7 @@ def test_a_summary_is_flat_and_written_whole(tmp_path: Path) -> None:
     metrics.close()
     summary = write_summary(tmp_path)
     assert set(summary) >= DESIGN_KEYS
-    assert all(value is None or isinstance(value, (int, float)) for value in summary.values())
+    assert all(value is None or isinstance(value, (int, float, str)) for value in summary.values())
     assert json.loads((tmp_path / FILE).read_text("utf-8")) == summary
     assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", FILE}
 

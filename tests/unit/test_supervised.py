@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tba.cli import main
-from tba.config_tasks import CustomTaskConfig, TldrTaskConfig
 from tba.encoding import encoder
 from tba.policy import load_tokenizer
-from tba.rewards.reward_model import RewardModel, check_scorer
+from tba.rewards.reward_model import RewardModel, check_reward_model
 from tba.supervised.classifier import auc
 from tba.supervised.options import ClassifierOptions, RewardModelOptions, SftOptions, parse_options
 from tba.supervised.reward_model import prompt_key, split_pairs
 from tba.supervised.sft import _example
-from tba.tasks import load_task
+from tba.tasks import custom, tldr
 from tba.tasks.base import Problem
 from tba.testing import save_tiny_model
 from tba.types import Prompt, TbaError
@@ -55,12 +54,12 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def test_data_alone_is_rows_of_ones_own_and_a_task_has_its_settings() -> None:
     own = parse_options(SftOptions, "m", ["--data", "d", "--output", "o", "--batch-size", "4"])
-    assert own.task == CustomTaskConfig(data="d")
+    assert own.task == custom.Settings(data="d")
     assert own.batch_size == 4
-    tldr = parse_options(
+    summaries = parse_options(
         SftOptions, "m", ["--task", "tldr", "--data", "d", "--task.max-prompt-tokens", "9", "--output", "o"]
     )
-    assert tldr.task == TldrTaskConfig(data="d", max_prompt_tokens=9)
+    assert summaries.task == tldr.Settings(data="d", max_prompt_tokens=9)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +162,8 @@ def test_loss_falls_on_the_demonstration_and_its_end_though_padding_is_the_end(t
     tokenizer = load_tokenizer(model)
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
     rows = [{"prompt": "2+2=", "completion": "4"}]
-    config = CustomTaskConfig(data=write(tmp_path / "rows.jsonl", rows), num_eval=0)
-    [problem] = load_task(config, encoder(tokenizer)).train
+    config = custom.Settings(data=write(tmp_path / "rows.jsonl", rows), num_eval=0)
+    [problem] = config.load(encoder(tokenizer)).train
     example = _example(problem, tokenizer)
     assert example["input_ids"] == [*problem.prompt.tokens, *tokenizer("4").input_ids, tokenizer.eos_token_id]
     assert example["labels"] == [-100] * 4 + example["input_ids"][4:]
@@ -172,8 +171,8 @@ def test_loss_falls_on_the_demonstration_and_its_end_though_padding_is_the_end(t
 
 def test_a_completion_of_one_message_is_a_demonstration(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]}, {"prompt": "a", "completion": 3}]
-    config = CustomTaskConfig(data=write(tmp_path / "rows.jsonl", rows), num_eval=0)
-    task = load_task(config, lambda content: ("", (0,)))
+    config = custom.Settings(data=write(tmp_path / "rows.jsonl", rows), num_eval=0)
+    task = config.load(lambda content: ("", (0,)))
     assert [problem.demonstration for problem in task.train] == ["b", None]
 
 
@@ -215,7 +214,7 @@ def test_a_reward_model_learns_what_was_chosen(tmp_path: Path, model: str) -> No
     values = summary(output)
     assert values["held_out_accuracy"] == 1.0
     assert 0 < values["num_held_out"] < 20
-    check_scorer(str(output))
+    check_reward_model(str(output))
     tokenizer = load_tokenizer(str(output))
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
     good, bad = RewardModel(str(output))(["POST: new.\n\nTL;DR:"] * 2, [" good", " bad"], [True, True])

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tba.config import load_config
-from tba.config_tasks import TldrTaskConfig
 from tba.config_text import parse_overrides
-from tba.tasks import load_task
+from tba.tasks import tldr
 from tba.tasks.base import Content, Task
 from tba.tasks.tldr import UNUSABLE, shorten
 from tba.types import TbaError
@@ -34,7 +33,7 @@ def words(content: Content) -> tuple[str, tuple[int, ...]]:
 def load(tmp_path: Path, rows: list[dict[str, Any]], **settings: Any) -> Task:
     path = tmp_path / "posts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_task(TldrTaskConfig(data=str(path), **{"num_eval": 0, **settings}), words)
+    return tldr.Settings(data=str(path), **{"num_eval": 0, **settings}).load(words)
 
 
 def test_a_plain_prompt_has_the_original_shape(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_data_given_over_a_file_stays_of_its_kind(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('model = "x"\n[task]\nkind = "tldr"\ndata = "a"\n[reward]\nmodel = "r"\n')
     config = load_config(path, parse_overrides(["--task.data", "b"]))
-    assert config.task == TldrTaskConfig(data="b")
+    assert config.task == tldr.Settings(data="b")
 
 
 def test_the_task_needs_a_reward_or_a_judge() -> None:

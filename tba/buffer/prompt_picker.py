@@ -1,11 +1,11 @@
-"""A set of records from which the r-th that can be drawn is found in logarithmic time."""
+"""Picks one of the prompts that can be drawn, each as likely, in a way that can be repeated after a restart."""
 
 from __future__ import annotations
 
-from tba.buffer.record import PromptRecord
+from tba.buffer.prompt_list import PromptTrajectories
 
 
-class RecordSlots:
+class PromptPicker:
     """Records in an order that follows from the calls of `add` and `remove` alone.
 
     Whether a record can be drawn (`mark`) does not move it: two sets with equal calls of `add` and `remove` and the
@@ -14,7 +14,7 @@ class RecordSlots:
     """
 
     def __init__(self) -> None:
-        self._records: list[PromptRecord] = []
+        self._records: list[PromptTrajectories] = []
         self._slots: dict[str, int] = {}
         self._size = 1
         self._counts = [0, 0]
@@ -24,13 +24,13 @@ class RecordSlots:
     def num_marked(self) -> int:
         return self._counts[1]
 
-    def add(self, record: PromptRecord) -> None:
+    def add(self, record: PromptTrajectories) -> None:
         if len(self._records) == self._size:
             self._double()
         self._slots[record.prompt.id] = len(self._records)
         self._records.append(record)
 
-    def remove(self, record: PromptRecord) -> None:
+    def remove(self, record: PromptTrajectories) -> None:
         """Take the record out; the last one moves into its slot."""
         last, was_marked = self._records[-1], self._is_marked(self._records[-1])
         self.mark(last, False)
@@ -42,7 +42,7 @@ class RecordSlots:
             self._slots[last.prompt.id] = slot
             self.mark(last, was_marked)
 
-    def mark(self, record: PromptRecord, can_be_drawn: bool) -> None:
+    def mark(self, record: PromptTrajectories, can_be_drawn: bool) -> None:
         if self._is_marked(record) == can_be_drawn:
             return
         node = self._size + self._slots[record.prompt.id]
@@ -50,7 +50,7 @@ class RecordSlots:
             self._counts[node] += 1 if can_be_drawn else -1
             node //= 2
 
-    def pick(self, rank: int) -> PromptRecord:
+    def pick(self, rank: int) -> PromptTrajectories:
         """The marked record with `rank` marked ones before it."""
         node = 1
         while node < self._size:
@@ -60,7 +60,7 @@ class RecordSlots:
                 node += 1
         return self._records[node - self._size]
 
-    def _is_marked(self, record: PromptRecord) -> bool:
+    def _is_marked(self, record: PromptTrajectories) -> bool:
         return bool(self._counts[self._size + self._slots[record.prompt.id]])
 
     def _double(self) -> None:

@@ -9,11 +9,12 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tba.types import TbaError
+from tba.types import TbaError, first_line
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def read_rows(source: str, split: str) -> list[Row]:
@@ -50,6 +51,17 @@ def row_ids(rows: Sequence[Row], stem: str, taken: Collection[str] = ()) -> list
     if len(given) == len(rows) and len({*given, *taken}) == len(given) + len(taken):
         return given
     return [f"{stem}-{index}" for index in range(len(rows))]
+
+
+def hold_out_last(items: Sequence[T], num_eval: int, what: str) -> tuple[Sequence[T], Sequence[T]]:
+    """All but the last `num_eval` to train on, and these held out. `what` they are, for the error if none is left."""
+    num_train = len(items) - num_eval
+    if num_train < 1:
+        raise TbaError(
+            f"task.num_eval = {num_eval} leaves none of the {len(items)} {what} to train on: lower task.num_eval, or "
+            "give task.eval_data"
+        )
+    return items[:num_train], items[num_train:]
 
 
 def _read_file(path: Path, reader: Callable[[Path], list[Row]]) -> list[Row]:
@@ -114,7 +126,7 @@ def _read_parquet(path: Path) -> list[Row]:
     try:
         return pq.ParquetFile(path).read().to_pylist()
     except pa.ArrowException as error:
-        raise TbaError(f"{path} is not a readable parquet file: {_first_line(error)}") from None
+        raise TbaError(f"{path} is not a readable parquet file: {first_line(error)}") from None
 
 
 _READERS: dict[str, Callable[[Path], list[Row]]] = {
@@ -135,7 +147,7 @@ def _read_folder(path: Path, split: str) -> list[Row]:
     try:
         saved = datasets.load_from_disk(str(path))
     except Exception as error:  # datasets raises whatever its readers raise
-        raise TbaError(f"cannot read the saved dataset {path}: {_first_line(error)}") from error
+        raise TbaError(f"cannot read the saved dataset {path}: {first_line(error)}") from error
     if isinstance(saved, datasets.DatasetDict):
         if split not in saved:
             raise TbaError(f"{path} has no split {split!r}: it has {', '.join(saved)}")
@@ -152,11 +164,6 @@ def _load_dataset(source: str, split: str) -> list[Row]:
         return list(datasets.load_dataset(name, subset or None, split=split))
     except Exception as error:  # datasets, huggingface_hub and httpx raise types with no base in common
         raise TbaError(
-            f"cannot load dataset {source!r}, split {split!r}: {_first_line(error)}: check the id (id:subset for one "
+            f"cannot load dataset {source!r}, split {split!r}: {first_line(error)}: check the id (id:subset for one "
             "with subsets), the split and the network, or name a local file"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
