@@ -12,14 +12,14 @@ from tba import build, devices
 from tba.activity import Activity
 from tba.build import build_learner, build_scorer
 from tba.config import Config, parse_config
-from tba.config_tasks import RedteamTaskConfig
 from tba.launch import preflight
 from tba.launch.gpus import count_gpus
 from tba.launch.preflight import check
 from tba.placement import beside, check_device, definite, named_devices, searcher_device
 from tba.rewards.functions import RewardFactory
 from tba.rewards.reward_model import RewardModel
-from tba.tasks import load_task
+from tba.tasks.base import not_encoded
+from tba.tasks.redteam import Settings as RedteamSettings
 from tba.testing import save_tiny_classifier
 from tba.types import TbaError
 
@@ -185,8 +185,8 @@ def settings_of(reward: object) -> Any:
 
 def test_a_reward_is_told_the_device_of_its_searcher() -> None:
     config = redteam(task={"classifier_device": "cpu"})
-    assert isinstance(config.task, RedteamTaskConfig)
-    task = load_task(config.task, lambda content: ("", (0,)))
+    assert isinstance(config.task, RedteamSettings)
+    task = config.task.load(not_encoded)
     [reward] = build_scorer(config, task, "cuda:3").functions
     assert (settings_of(reward)["victim_device"], settings_of(reward)["classifier_device"]) == ("cuda:3", "cpu")
     named = redteam(reward={"model": "a/b"})
