@@ -94,7 +94,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
     """The caller holds the run's lock."""
     with Display(config, run) as display:
-        config = settle(config, run, checkpoint)
+        config = settle(config, run, checkpoint, tell=display.tell)
         finished = launch(config, run, checkpoint, display.tick)
         display.conclude(finished)
     return Result(run, finished)

@@ -65,6 +65,10 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
+    def tell(self, line: str) -> None:
+        if self._mode != "none":
+            self._console.print(Text(line, style="dim"), soft_wrap=True)
+
     def tick(self) -> None:
         with self._lock:
             self._tick()

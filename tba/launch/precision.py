@@ -70,10 +70,14 @@ def choose(seconds: Mapping[str, float]) -> Choice:
     return Choice(best, f"{times[best]} times float32{others}")
 
 
-Measure = Callable[[Config, Path], Speeds | None]
-
-
-def settle(config: Config, run: Path, checkpoint: Checkpoint | None, measure: Measure | None = None) -> Config:
+def settle(
+    config: Config,
+    run: Path,
+    checkpoint: Checkpoint | None,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+    measure: Callable[[Config, Path], Speeds | None] | None = None,
+) -> Config:
     """The settings without `auto`, which the run's folder has from now on. For the holder of the run's lock."""
     if "auto" not in (config.engine.precision, config.model.precision):
         _tell_of_another_processor(config, run, checkpoint)
@@ -82,6 +86,7 @@ def settle(config: Config, run: Path, checkpoint: Checkpoint | None, measure: Me
         settled = _with(config, "float32", "float32")
         write_run_config(run, settled)
         return settled
+    tell("measuring how fast this processor is in each precision, with products of the model's shapes …")
     begun = time.monotonic()
     speeds = (measure or measured)(config, run)
     where = f"on this processor ({processor()}), measured in {time.monotonic() - begun:.1f} s"
