@@ -11,6 +11,8 @@ from functools import cache
 
 import torch
 
+from tba.launch.precision import processor
+
 
 @cache
 def peak_gflops() -> float:
@@ -42,7 +44,7 @@ def description() -> str:
     import transformers
 
     return (
-        f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}, "
+        f"{len(os.sched_getaffinity(0))} cores, {processor()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}, transformers {transformers.__version__}, {time.strftime('%Y-%m-%d')}; one core: "
         f"{peak_gflops():.0f} GFLOP/s (float32 product of 1024 × 1024 matrices), "
         f"{copy_gigabytes():.1f} GB/s (copy, read and written)"

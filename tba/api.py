@@ -14,7 +14,6 @@ from tba.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to
 from tba.config import Config, embedded_settings, parse_config
 from tba.display import Display
 from tba.launch import launch
-from tba.launch.precision import settle
 from tba.launch.preflight import check
 from tba.run_folder import locked, new_run
 from tba.runs import read_run_config, resumed_config, write_run_config
@@ -96,8 +95,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
     """The caller holds the run's lock."""
     with prepared_anew(run), Display(config, run) as display:
-        config = settle(config, run, checkpoint)
-        finished = launch(config, run, checkpoint)
+        finished = launch(config, run, checkpoint, display.tell)
         display.conclude(finished)
     return Result(run, finished)
 

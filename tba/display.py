@@ -59,6 +59,10 @@ class Display:
     ) -> None:
         self._end()
 
+    def tell(self, line: str) -> None:
+        if self._mode != "none":
+            self._console.print(Text(line, style="dim"), soft_wrap=True)
+
     def conclude(self, finished: bool) -> None:
         """The end of the run: a table if it finished, and how to go on."""
         self._end()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from tba.checkpoint import Checkpoint
 from tba.config import Config
+from tba.launch.precision import settle
 from tba.launch.processes import import_torch, num_cores, thread_environment
 
 
-def launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
-    """Run with the configured launcher. True if the last step was reached, False if it was stopped in order."""
+def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tell: Callable[[str], None] = print) -> bool:
+    """Run with the configured launcher. True if the last step was reached, False if it was stopped in order. `tell`
+    shows the user a line."""
     if config.run.launcher == "local":
         from tba.launch.local import run_local
 
-        return run_local(config, run, checkpoint)
+        return run_local(settle(config, run, checkpoint, tell=tell), run, checkpoint)
+    # What follows from the seed alone must not hang on how fast the processor was today.
+    config = settle(config, run, checkpoint, repeatable=True)
     num_threads = config.run.num_threads or num_cores()
     os.environ.update(thread_environment(num_threads))
     import_torch(num_threads)

@@ -63,25 +63,34 @@ def choose(seconds: Mapping[str, float]) -> Choice:
             best = coarser
     times = {name: f"{seconds['float32'] / spent:.1f}" for name, spent in seconds.items() if name != "float32"}
     if not times:
-        return Choice(best, "the model is too small to gain")
+        return Choice(best, "there is a GPU, or the model is too small to gain,")
     if best == "float32":
         return Choice(best, " and ".join(f"{name} is {factor} times as fast" for name, factor in times.items()))
     others = "".join(f", {name} {factor}" for name, factor in times.items() if name != best)
     return Choice(best, f"{times[best]} times float32{others}")
 
 
-Measure = Callable[[Config, Path], Speeds | None]
+def settle(
+    config: Config,
+    run: Path,
+    checkpoint: Checkpoint | None,
+    *,
+    repeatable: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+    measure: Callable[[Config, Path], Speeds | None] | None = None,
+) -> Config:
+    """The settings without `auto`, which the run's folder has from now on. For the holder of the run's lock.
 
-
-def settle(config: Config, run: Path, checkpoint: Checkpoint | None, measure: Measure | None = None) -> Config:
-    """The settings without `auto`, which the run's folder has from now on. For the holder of the run's lock."""
+    `repeatable`: nothing is measured, since numbers that follow from the seed must not hang on a processor's speed.
+    """
     if "auto" not in (config.engine.precision, config.model.precision):
         _tell_of_another_processor(config, run, checkpoint)
         return config
-    if config.run.launcher == "inline" or _is_small(config.model.path):
+    if repeatable or _is_small(config.model.path) or _names_a_gpu(config):
         settled = _with(config, "float32", "float32")
         write_run_config(run, settled)
         return settled
+    tell("measuring how fast this processor is in each precision, with products of the model's shapes …")
     begun = time.monotonic()
     speeds = (measure or measured)(config, run)
     where = f"on this processor ({processor()}), measured in {time.monotonic() - begun:.1f} s"
@@ -124,7 +133,7 @@ def _measure(send: Connection, path: str, trust_remote_code: bool, num_rows: int
 
     torch.set_num_threads(1)
     found = matrices(path, trust_remote_code=trust_remote_code)
-    if sum(matrix.num_weights for matrix in found) < MIN_WEIGHTS:
+    if torch.cuda.is_available() or sum(matrix.num_weights for matrix in found) < MIN_WEIGHTS:
         send.send(Speeds({"float32": 0.0}, {"float32": 0.0}))
     else:
         send.send(Speeds(generation_seconds(found, num_rows=num_rows), training_seconds(found)))
@@ -139,6 +148,11 @@ def processor() -> str:
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = fields.get("flags", "").split()
     return " ".join([fields.get("model name", platform.machine()), *(kind for kind in _INSTRUCTIONS if kind in flags)])
+
+
+def _names_a_gpu(config: Config) -> bool:
+    """Precisions are measured for processors; what is chosen holds for Learner and Searchers together."""
+    return any(device.startswith("cuda") for device in (config.model.device, *config.engine.device))
 
 
 def _is_small(path: str) -> bool:

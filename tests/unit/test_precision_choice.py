@@ -83,7 +83,9 @@ def chosen(config: Config) -> tuple[str, str]:
 def test_what_was_chosen_stands_in_the_settings_and_is_told(tmp_path: Path) -> None:
     config = begun(tmp_path / "run", settings("org/model"))
     assert chosen(config) == ("auto", "auto")
-    settled = settle(config, tmp_path / "run", None, lambda config, run: FAST_BFLOAT16)
+    lines: list[str] = []
+    settled = settle(config, tmp_path / "run", None, tell=lines.append, measure=lambda config, run: FAST_BFLOAT16)
+    assert len(lines) == 1, "that it is being measured, because that takes a few seconds"
     assert chosen(settled) == ("bfloat16", "bfloat16")
     assert read_run_config(tmp_path / "run") == settled
     told = [event["message"] for event in events(tmp_path / "run")]
@@ -99,23 +101,24 @@ def test_what_was_chosen_stands_in_the_settings_and_is_told(tmp_path: Path) -> N
 
 def test_a_precision_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     config = begun(tmp_path / "run", settings("org/model", engine={"precision": "int8"}))
-    settled = settle(config, tmp_path / "run", None, lambda config, run: FAST_BFLOAT16)
+    settled = settle(config, tmp_path / "run", None, measure=lambda config, run: FAST_BFLOAT16)
     assert chosen(settled) == ("int8", "bfloat16")
     assert [event["setting"] for event in events(tmp_path / "run")] == ["model.precision"]
 
 
 def test_if_nothing_can_be_measured_it_is_float32(tmp_path: Path) -> None:
     config = begun(tmp_path / "run", settings("org/model"))
-    assert chosen(settle(config, tmp_path / "run", None, lambda config, run: None)) == ("float32", "float32")
+    assert chosen(settle(config, tmp_path / "run", None, measure=lambda config, run: None)) == ("float32", "float32")
     assert "could not be measured" in events(tmp_path / "run")[0]["message"]
 
 
-@pytest.mark.parametrize("why", ["inline", "embedded", "small"])
-def test_inline_runs_and_small_models_are_float32_without_a_measurement(tmp_path: Path, why: str) -> None:
-    model = {"inline": "org/model", "embedded": "arithmetic", "small": str(save_tiny_model(tmp_path / "tiny"))}[why]
-    launcher = "inline" if why == "inline" else "local"
-    config = begun(tmp_path / "run", settings(model, run={"launcher": launcher}))
-    assert chosen(settle(config, tmp_path / "run", None, never)) == ("float32", "float32")
+@pytest.mark.parametrize("why", ["repeatable", "embedded", "small", "gpu"])
+def test_repeatable_runs_small_models_and_gpus_are_float32_without_a_measurement(tmp_path: Path, why: str) -> None:
+    models = {"embedded": "arithmetic", "small": str(save_tiny_model(tmp_path / "tiny"))}
+    own = {"engine": {"device": "cuda:1"}} if why == "gpu" else {}
+    config = begun(tmp_path / "run", settings(models.get(why, "org/model"), **own))
+    settled = settle(config, tmp_path / "run", None, repeatable=why == "repeatable", measure=never)
+    assert chosen(settled) == ("float32", "float32")
     assert chosen(read_run_config(tmp_path / "run")) == ("float32", "float32")
     assert events(tmp_path / "run") == []
 
@@ -131,13 +134,13 @@ def test_a_resume_keeps_the_precision_and_says_if_the_processor_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    settle(begun(run, settings("org/model")), run, None, lambda config, run: FAST_BFLOAT16)
+    settle(begun(run, settings("org/model")), run, None, measure=lambda config, run: FAST_BFLOAT16)
     resumed = resumed_config(run, {})
-    assert chosen(settle(resumed, run, a_checkpoint(run), never)) == ("bfloat16", "bfloat16")
+    assert chosen(settle(resumed, run, a_checkpoint(run), measure=never)) == ("bfloat16", "bfloat16")
     assert len(events(run)) == 2, "on the same processor there is nothing to say"
 
     monkeypatch.setattr(precision, "processor", lambda: "Another One avx2")
-    assert chosen(settle(resumed, run, Checkpoint(run / "checkpoints" / "step-000004"), never)) == (
+    assert chosen(settle(resumed, run, Checkpoint(run / "checkpoints" / "step-000004"), measure=never)) == (
         "bfloat16",
         "bfloat16",
     )
@@ -149,10 +152,10 @@ def test_a_resume_keeps_the_precision_and_says_if_the_processor_is_another(
 
 def test_a_resume_can_ask_for_another_measurement(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settle(begun(run, settings("org/model")), run, None, lambda config, run: FAST_BFLOAT16)
+    settle(begun(run, settings("org/model")), run, None, measure=lambda config, run: FAST_BFLOAT16)
     again = resumed_config(run, {"engine": {"precision": "auto"}})
     slow = Speeds({"float32": 1.0, "bfloat16": 2.0}, {"float32": 1.0, "bfloat16": 2.0})
-    settled = settle(again, run, a_checkpoint(run), lambda config, run: slow)
+    settled = settle(again, run, a_checkpoint(run), measure=lambda config, run: slow)
     assert chosen(settled) == chosen(read_run_config(run)) == ("float32", "bfloat16")
 
 
