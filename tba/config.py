@@ -226,7 +226,7 @@ class TrainerConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
     micro_batch_tokens: int = Field(2_048, ge=1)
-    """Tokens in one forward and backward pass, which decide how much memory it takes: about 0.8 MB for each token with a
+    """Tokens in one forward and backward pass, which decide how much memory it takes: about 1 MB for each token with a
     model of 135M parameters. A group that is larger is computed in parts, each with some of its responses; that takes
     one more forward pass of the group, and changes no result. Passes of the reference model in Searchers have the same
     limit."""
