@@ -83,8 +83,9 @@ class ModelConfig(Section):
     """`shared` computes each prompt once per group; `padded` is the plain forward, for models with unusual
     attention; `auto` takes `shared` where the architecture allows it."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
-    logit_chunk_tokens: int = Field(1024, ge=1)
+    """Keep only the input of each layer and recompute all else in the backward pass: a tenth of the memory of
+    activations, about a third more time. Without it a pass keeps the outputs of matrix products and attention too."""
+    logit_chunk_tokens: int = Field(256, ge=1)
     """Tokens whose vocabulary logits are held at once when log-probabilities are computed."""
     lora_rank: int = Field(0, ge=0)
     """Rank of the LoRA adapters that are trained in place of the weights, which needs the `lora` extra (peft). With 0,
@@ -296,7 +297,7 @@ class TrainerConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
     micro_batch_tokens: int = Field(2_048, ge=1)
-    """Tokens in one forward and backward pass, which decide how much memory it takes: about 2 MB for each token with a
+    """Tokens in one forward and backward pass, which decide how much memory it takes: about 1 MB for each token with a
     model of 135M parameters. A group that is larger is computed in parts, each with some of its responses; that takes
     one more forward pass of the group, and changes no result. Passes of the reference model in Searchers have the same
     limit."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, Olmo2Config, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks import memory
 from tba import recompute
@@ -138,13 +139,48 @@ _SIZES = (
 def test_what_is_changed_in_place_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, packed = build(SMOLLM2, shared=True), pack(answered(LENGTHS))
     for layer in model.get_decoder().layers:
-        # The last is the layer's output, which is changed after the layer has run.
-        for module in (layer.self_attn.o_proj, layer.mlp.up_proj, layer):
-            module.register_forward_hook(lambda module, inputs, output: output.mul_(1.5))
+        for projection in (layer.self_attn.o_proj, layer.mlp.up_proj):
+            projection.register_forward_hook(lambda module, inputs, output: output.mul_(1.5))
     passes(monkeypatch, NEVER)
     expected = gradients(model, packed)
     passes(monkeypatch, ALWAYS)
     assert_close(gradients(model, packed), expected, rtol=0, atol=0)
+
+
+def test_what_is_changed_after_its_layer_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer(GradientCheckpointingLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            product = self.linear(x)
+            return product, (2 * product).sin()
+
+    class Model(nn.Module):
+        is_gradient_checkpointing = False
+        device = torch.device("cpu")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Layer()
+
+    model: Any = Model().double()
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4)
+
+    def gradient() -> Tensor:
+        model.zero_grad()
+        with recompute.recomputing(model, 3):
+            product, wave = model.layer(x)
+        (product.mul_(3).sum() + wave.sum()).backward()
+        found: Tensor = model.layer.linear.weight.grad
+        return found
+
+    passes(monkeypatch, NEVER)
+    expected = gradient()
+    passes(monkeypatch, ALWAYS)
+    for _ in range(2):
+        assert_close(gradient(), expected, rtol=0, atol=0)
 
 
 def test_small_passes_and_checkpointed_models_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
