@@ -106,6 +106,9 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         max_tokens=config.trainer.micro_batch_tokens,
         max_grad_norm=config.trainer.max_grad_norm,
         activity=activity,
+        reference=(lambda: build_reference(config, _reference_model(config, config.model.path)))
+        if config.reference.where == "learner"
+        else None,
     )
 
 
@@ -129,16 +132,17 @@ def build_searcher(
     scorer = build_scorer(config, task)
     scorer.begin()
     engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed))
-    reference = _reference_model(config, config.model.path)
+    starting_model = cache(lambda: _reference_model(config, config.model.path))
+    reference = build_reference(config, starting_model()) if config.reference.where == "searcher" else None
     scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
-        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=lambda: reference)
+        evaluator = build_evaluator(config, engine, scorer, task, tokenizer=tokenizer, reference=starting_model)
     taking_turns = config.trainer.synchronous or config.run.launcher == "inline"
     return Searcher(
         name,
         engine=engine,
-        reference=build_reference(config, reference),
+        reference=reference,
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
         exploration=Exploration(

@@ -163,6 +163,16 @@ class EngineConfig(Section):
     of the older weights are kept."""
 
 
+class ReferenceConfig(Section):
+    """The model that the policy is held to: the one that training starts from, frozen."""
+
+    where: Literal["searcher", "learner"] = "searcher"
+    """Which process has the reference model. With `searcher`, every Searcher has a copy and computes the reference's
+    log-probabilities of its own responses while these are scored. With `learner`, the Trainer's process has the only
+    copy, and computes them once for each trajectory when it is merged (put into the buffer). Searchers then take less
+    memory, and the Trainer spends time on it."""
+
+
 class SearcherConfig(Section):
     """The processes that explore."""
 
@@ -333,6 +343,7 @@ class Config(Section):
     task: TaskConfig = tasks.default_settings()
     reward: Annotated[RewardConfig, BeforeValidator(_reward_shorthand)] = RewardConfig()
     engine: EngineConfig = EngineConfig()
+    reference: ReferenceConfig = ReferenceConfig()
     searcher: SearcherConfig = SearcherConfig()
     buffer: BufferConfig = BufferConfig()
     objective: ObjectiveConfig = objectives.default_settings()

@@ -27,6 +27,8 @@ REPLAY = "replay.json"
 
 _RETIRED = ("reward.max_processes", "engine.kind")
 """Settings of earlier versions. The folders of runs may have them, and they no longer mean anything."""
+_LATER_SECTIONS = ("reference",)
+"""Sections that came after version 0.1.0, whose runs do not have them."""
 _LAST_SECTION, _LAST_SETTING = "metrics", "trackio"
 """What every version has written last: a file without it was cut short."""
 _FIXED = (
@@ -157,7 +159,7 @@ def _read(run: Path) -> tuple[dict[str, Any], bool]:
         raise TbaError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not TOML, or not text
         raise TbaError(f"{path} is damaged ({error}): restore it from a copy, or start a new run") from None
-    missing = [name for name in Config.model_fields if name not in settings]
+    missing = [name for name in Config.model_fields if name not in (*settings, *_LATER_SECTIONS)]
     last = settings.get(_LAST_SECTION)
     if not missing and isinstance(last, dict) and _LAST_SETTING not in last:
         missing = [f"{_LAST_SECTION}.{_LAST_SETTING}"]

@@ -21,6 +21,7 @@ from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.epochs import Epochs
+from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
 from tba.metrics import Metrics, costs
 from tba.seeds import Purpose, generator
@@ -58,6 +59,7 @@ class Trainer:
     ) -> None:
         self.run_path = run
         self.learner = learner
+        self.arrivals = Arrivals(learner, activity)
         self.buffer = buffer
         self.log = log
         self.draws = draws
@@ -161,8 +163,7 @@ class Trainer:
         """Groups that have arrived go to the log, then into the buffer; reports go to the metrics."""
         messages = self.groups.receive(wait)
         with self.activity("merge"):
-            groups = self.log.append([message for message in messages if isinstance(message, Group)])
-            self._add_to_buffer(groups)
+            self._add_to_buffer(self.log.append(self.arrivals.groups(messages)))
             self._write_reports(messages)
 
     def publish(self) -> None:
@@ -289,7 +290,6 @@ class Trainer:
             self._groups_by_version[min(t.version for t in group.trajectories)] += 1
 
     def _write_reports(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            if not isinstance(message, Group):
-                step = message.values["version"] if message.kind == "eval" else self.step
-                self.metrics.write(message.kind, step, {"source": message.source, **message.values})
+        for report in self.arrivals.reports(messages):
+            step = report.values["version"] if report.kind == "eval" else self.step
+            self.metrics.write(report.kind, step, {"source": report.source, **report.values})
