@@ -116,6 +116,9 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         max_tokens=config.trainer.micro_batch_tokens,
         max_grad_norm=config.trainer.max_grad_norm,
         activity=activity,
+        reference=(lambda: build_reference(config, _reference_beside(config, model, device, activity)))
+        if config.reference.where == "learner"
+        else None,
     )
 
 
@@ -143,21 +146,18 @@ def build_searcher(
     scorer = build_scorer(config, task, str(device), waiting=activity.quiet)
     scorer.begin()
     engine = _engine(config, model, tokenizer, integer(Purpose.RESPONSES, *seed), config.engine.settled_precision)
-    # With adapters the policy has the reference in it; both need never be at work at once.
-    reference = model
-    if not has_adapters(model):
-        reference = _reference_model(config, config.model.path, device)
-        _beat_at_every_pass(reference, activity)
+    starting_model = cache(lambda: _reference_beside(config, model, device, activity))
+    reference = build_reference(config, starting_model()) if config.reference.where == "searcher" else None
     scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
         evaluator = build_evaluator(
-            config, engine, scorer, task, tokenizer=tokenizer, reference=lambda: reference, device=str(device)
+            config, engine, scorer, task, tokenizer=tokenizer, reference=starting_model, device=str(device)
         )
     return Searcher(
         str(name),
         engine=engine,
-        reference=build_reference(config, reference),
+        reference=reference,
         scorer=scorer,
         prompts=PromptStream(task.train, seed),
         exploration=Exploration(
@@ -359,6 +359,17 @@ def _load(config: Config, path: str, dtype: str = "float32") -> PreTrainedModel:
     return load_model(
         path, attention=config.model.attention, trust_remote_code=config.model.trust_remote_code, dtype=dtype
     )
+
+
+def _reference_beside(
+    config: Config, policy: PreTrainedModel, device: torch.device, activity: Activity
+) -> PreTrainedModel:
+    """The model that training starts from. With adapters the policy has it in itself; both never work at once."""
+    if has_adapters(policy):
+        return policy
+    model = _reference_model(config, config.model.path, device)
+    _beat_at_every_pass(model, activity)
+    return model
 
 
 def _reference_model(config: Config, path: str, device: torch.device) -> PreTrainedModel:

@@ -202,10 +202,16 @@ class EngineConfig(Section):
 
 class ReferenceConfig(Section):
     """The model that the policy is held to: the one that training starts from, frozen. With adapters
-    (`model.lora_rank`) it is the engine's own model with adapters switched off, and takes no memory."""
+    (`model.lora_rank`) it is the policy's own model with adapters switched off, and takes no memory."""
 
+    where: Literal["searcher", "learner"] = "searcher"
+    """Which process has the reference model. With `searcher`, every Searcher has a copy and computes the reference's
+    log-probabilities of its own responses while these are scored. With `learner`, the Trainer's process has the only
+    copy, and computes them once for each trajectory when it is merged (put into the buffer). Searchers then take less
+    memory, and the Trainer spends time on it."""
     device: Device = "auto"
-    """Device of the reference model. `auto` is that of the Searcher's engine."""
+    """Device of the reference model. `auto` is that of the Searcher's engine, or that of the Learner if
+    `reference.where = "learner"`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the reference keeps its weights. `bfloat16` takes half the memory, and its log-probabilities are
     that much coarser."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tba.activity import STARTING, Activity
@@ -17,7 +17,17 @@ from tba.prompts import PromptStream
 from tba.rewards.scorer import Scorer, Scores
 from tba.search_metrics import SearchTally
 from tba.tasks.base import Problem
-from tba.types import Group, Report, Response, TbaError, TokenLogprobs, Trajectory, Version
+from tba.types import (
+    Group,
+    Prompt,
+    Report,
+    Response,
+    ScoredGroup,
+    ScoredResponse,
+    TbaError,
+    TokenLogprobs,
+    Version,
+)
 
 REPORT_SECONDS = 1.0
 MAX_EVENTS_PER_BATCH = 5
@@ -54,7 +64,7 @@ class Searcher:
 
     `budget` is the number of groups to hand up per version of the weights, then it waits for the next: that is
     synchronous mode. Without a budget it waits for nobody; scores of one batch may arrive while the next is
-    generated.
+    generated. Without a `reference` it hands groups up unread: the Learner has it then.
     """
 
     def __init__(
@@ -62,7 +72,7 @@ class Searcher:
         name: str,
         *,
         engine: Engine,
-        reference: Reference,
+        reference: Reference | None,
         scorer: Scorer,
         prompts: PromptStream,
         exploration: Exploration,
@@ -238,9 +248,9 @@ class Searcher:
             if number in skipped:
                 self._tally.count_skipped_group()
                 continue
-            trajectories = _scored(responses, reference, scores)
-            # A single trajectory has nothing to be compared with.
-            if len(trajectories) < 2:
+            group = self._group(problem.prompt, responses, reference, scores, on_policy=batch.on_policy)
+            # A single response has nothing to be compared with.
+            if group is None:
                 self._tally.count_dropped_group()
                 self._give_up_if_fruitless(scores)
                 continue
@@ -248,11 +258,35 @@ class Searcher:
             self._handed_up += 1
             self.serial += 1
             with self.activity("send", "groups to the Trainer"):
-                self.groups.send(Group(problem.prompt, trajectories, self.name, self.serial))
+                self.groups.send(replace(group, serial=self.serial))
+
+    def _group(
+        self,
+        prompt: Prompt,
+        responses: Sequence[Response],
+        reference: Sequence[TokenLogprobs],
+        scores: Scores,
+        *,
+        on_policy: bool,
+    ) -> Group | ScoredGroup | None:
+        """Responses with a usable reward, read by the reference if it is here; the others end here, already counted.
+        None: there are not two of them."""
+        scored = {
+            i: ScoredResponse(response, reward, parts)
+            for i, (response, reward, parts) in enumerate(zip(responses, scores.rewards, scores.parts, strict=True))
+            if reward is not None
+        }
+        if len(scored) < 2:
+            return None
+        if self.reference is None:
+            return ScoredGroup(prompt, tuple(scored.values()), on_policy, self.name)
+        return Group(prompt, tuple(s.trajectory(reference[i]) for i, s in scored.items()), self.name)
 
     def _reference_view(
         self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]
     ) -> list[list[TokenLogprobs]]:
+        if self.reference is None:
+            return [[] for _ in problems]
         with self.activity("reference"):
             return self.reference.token_logprobs([(p.prompt, r) for p, r in zip(problems, responses, strict=True)])
 
@@ -298,14 +332,3 @@ def _equal_groups(all_scores: Sequence[Scores]) -> Set[int]:
     rewards = [{reward for reward in scores.rewards if reward is not None} for scores in all_scores]
     equal = {number for number, values in enumerate(rewards) if len(values) == 1}
     return equal if any(len(values) > 1 for values in rewards) else set(sorted(equal)[1:])
-
-
-def _scored(
-    responses: Sequence[Response], reference: Sequence[TokenLogprobs], scores: Scores
-) -> tuple[Trajectory, ...]:
-    """Responses with a usable reward become trajectories; the others end here, already counted."""
-    return tuple(
-        Trajectory(response, reward, parts, logprobs)
-        for response, reward, parts, logprobs in zip(responses, scores.rewards, scores.parts, reference, strict=True)
-        if reward is not None
-    )

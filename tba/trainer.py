@@ -22,6 +22,7 @@ from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.checkpoint import Checkpoint, save_checkpoint
 from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.epochs import Epochs
+from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
 from tba.metrics import Metrics, costs
 from tba.seeds import Purpose, generator
@@ -66,6 +67,7 @@ class Trainer:
         reports of Searchers are waited for."""
         self.run_path = run
         self.learner = learner
+        self.arrivals = Arrivals(learner, activity)
         self.buffer = buffer
         self.log = log
         self.draws = draws
@@ -201,7 +203,7 @@ class Trainer:
         """Groups that have arrived go to the log, then into the buffer; reports go to the metrics."""
         messages = self.groups.receive(wait)
         with self.activity("merge"):
-            groups = self.log.append([message for message in messages if isinstance(message, Group)])
+            groups = self.log.append(self.arrivals.groups(messages))
             self._add_to_buffer(groups)
             self._write_reports(messages)
             if groups:
@@ -371,7 +373,6 @@ class Trainer:
         self.metrics.write("event", self.step, {"event": "no_new_groups", "message": message})
 
     def _write_reports(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            if not isinstance(message, Group):
-                step = message.values["version"] if message.kind == "eval" else self.step
-                self.metrics.write(message.kind, step, {"source": message.source, **message.values})
+        for report in self.arrivals.reports(messages):
+            step = report.values["version"] if report.kind == "eval" else self.step
+            self.metrics.write(report.kind, step, {"source": report.source, **report.values})

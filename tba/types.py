@@ -139,6 +139,19 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredResponse:
+    """A response with its reward, which the reference model has not read yet."""
+
+    response: Response
+    reward: float
+    reward_parts: tuple[float, ...]
+    """What each reward function gave, unweighted; NaN where it did not apply."""
+
+    def trajectory(self, reference_token_logprobs: TokenLogprobs) -> Trajectory:
+        return Trajectory(self.response, self.reward, self.reward_parts, reference_token_logprobs)
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """A response with its reward and the reference model's view of it."""
 
@@ -165,6 +178,18 @@ class Group:
     @property
     def num_tokens(self) -> int:
         return sum(len(t.response) for t in self.trajectories)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A group that the reference model has not read yet: what a Searcher without a reference hands up."""
+
+    prompt: Prompt
+    responses: tuple[ScoredResponse, ...]
+    on_policy: bool
+    """Sampled at the policy's own temperature."""
+    source: str = ""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,10 @@ def test_parts_do_not_know_one_another(module: str) -> None:
         ("rewards", {"model_paths", "types", "user_code"}),
         ("tasks", {"config_section", "model_paths", "rewards", "types", "user_code"}),
         ("engines", {"types", "policy", "precision"}),
-        ("learn", {"activity", "batch", "devices", "lora", "objectives", "optimization", "policy", "types"}),
+        (
+            "learn",
+            {"activity", "batch", "channels.base", "devices", "lora", "objectives", "optimization", "policy", "types"},
+        ),
     ],
 )
 def test_folders_keep_to_themselves(folder: str, allowed: set[str]) -> None:

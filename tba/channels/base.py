@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tba.types import Group, Report, Version, WeightUpdate
+from tba.types import Group, Report, ScoredGroup, Version, WeightUpdate
 
-Message = Group | Report
+Message = Group | ScoredGroup | Report
 
 
 class WeightPublisher(Protocol):

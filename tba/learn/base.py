@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tba.types import Group
+from tba.types import Group, Prompt, Response, TokenLogprobs
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +43,10 @@ class Learner(Protocol):
 
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
         """One optimizer step, the one that makes `step`, on these groups of equal size."""
+        ...
+
+    def reference_logprobs(self, answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> list[list[TokenLogprobs]]:
+        """What the reference makes of each token of these responses. Only where `reference.where` is `learner`."""
         ...
 
     def weights(self) -> Mapping[str, NDArray[np.uint8]]:

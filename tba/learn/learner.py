@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedTokenizerBase
 
 from tba.activity import Activity
-from tba.batch import Batch, collate, micro_batches
+from tba.batch import Answered, Batch, collate, micro_batches
 from tba.devices import as_tensor
 from tba.learn.base import Floats, StepResult
 from tba.learn.evidence import Gap, Pass, gap_of, totals_of
 from tba.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
 from tba.objectives import Loss, Objective
 from tba.optimization import Optimization
-from tba.policy import Logprobs, Policy, copy_weights, export_weights, load_model
-from tba.types import Group
+from tba.policy import Logprobs, Policy, Reference, copy_weights, export_weights, load_model
+from tba.types import Group, TokenLogprobs
 
 MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"
 """What it saves, below the folder of a checkpoint."""
@@ -45,8 +46,10 @@ class LocalLearner:
         max_tokens: int,
         max_grad_norm: float,
         activity: Activity,
+        reference: Callable[[], Reference] | None = None,
     ) -> None:
-        """`max_tokens` go through a forward and backward pass at once."""
+        """`max_tokens` go through a forward and backward pass at once. `reference` loads the reference model when it is
+        first asked for: a replay, whose data have been read by it, never does. None: Searchers have it."""
         self.policy = policy
         self.objective = objective
         self._tokenizer = tokenizer
@@ -54,6 +57,7 @@ class LocalLearner:
         self._max_tokens = max_tokens
         self._max_grad_norm = max_grad_norm
         self._activity = activity
+        self._reference = None if reference is None else cache(reference)
 
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
         plan = list(micro_batches(groups, self._max_tokens))
@@ -95,6 +99,10 @@ class LocalLearner:
             largest_gap_GK=of_all(gap.largest_GK for gap in gaps),
             metrics=self.objective.metrics(step, values),
         )
+
+    def reference_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
+        assert self._reference is not None, "the Searchers have the reference"
+        return self._reference().token_logprobs(answered)
 
     def weights(self) -> Mapping[str, NDArray[np.uint8]]:
         return export_weights(self.policy.model)

@@ -22,7 +22,7 @@ from tba.types import Prompt
 if TYPE_CHECKING:  # the launcher, which reads no problem, does without it
     import pyarrow as pa
 
-FILE, LOCK = "task.arrow", ".task.lock"
+FILE, LOCK = "prompts.arrow", ".prompts.lock"
 _ABOUT = b"tba.task"
 _ROWS_AT_ONCE = 4096
 
