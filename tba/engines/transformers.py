@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tba.engines.branches import Branches
 from tba.engines.decoders import CachedDecoder, Decoder, SharedPromptDecoder
+from tba.engines.numbers import response_keys, uniform
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.sampling import draw_tokens
 from tba.policy import import_weights, uses_shared_prompt
@@ -45,7 +45,8 @@ class TransformersEngine:
         self._max_new_tokens = max_new_tokens
         self._bf16 = bf16
         self._top_p = top_p
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._num_sampled = 0
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = NEVER_PUBLISHED
         # Under autocast plain layers choose the kernel; a packed one would stay float32.
@@ -62,11 +63,11 @@ class TransformersEngine:
         self._version = update.version
 
     def state(self) -> dict[str, Any]:
-        return {"generator": base64.b64encode(self._generator.get_state().numpy().tobytes()).decode()}
+        return {"seed": self._seed, "num_sampled": self._num_sampled}
 
     def restore(self, state: dict[str, Any]) -> None:
-        raw = np.frombuffer(base64.b64decode(state["generator"]), dtype=np.uint8)
-        self._generator.set_state(torch.from_numpy(raw.copy()))
+        # Checkpoints of tba 0.1 hold the state of another generator; what they sampled, this one never did.
+        self._seed, self._num_sampled = state.get("seed", self._seed), state.get("num_sampled", 0)
 
     def generate(
         self,
@@ -77,11 +78,11 @@ class TransformersEngine:
         temperature: float | None = None,
         full_precision: bool = False,
         between_steps: Callable[[], None] | None = None,
-        uniform_NL: NDArray[np.float32] | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> list[list[Response]]:
-        """As in `Engine`. What is drawn is decided by numbers of [0, 1) for each response and token, if given."""
+        """As in `Engine`. Seeds, one for each prompt, decide what is sampled; without them every prompt is new."""
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
-            draws = None if greedy else self._draws(uniform_NL)
+            draws = None if greedy else self._draws(len(prompts), num_responses, seeds)
             rows = self._decode(
                 prompts, num_responses, temperature or self._temperature, draws, full_precision, between_steps
             )
@@ -135,11 +136,17 @@ class TransformersEngine:
             for row, n in enumerate(lengths_N.tolist())
         ]
 
-    def _draws(self, uniform_NL: NDArray[np.float32] | None) -> Callable[[NDArray[np.int64], int], Tensor]:
+    def _draws(
+        self, num_prompts: int, num_responses: int, seeds: Sequence[int] | None
+    ) -> Callable[[NDArray[np.int64], int], Tensor]:
         """Numbers for the responses that draw their t-th token."""
-        if uniform_NL is not None:
-            return lambda active_A, t: torch.from_numpy(uniform_NL[active_A, t])
-        return lambda active_A, t: torch.rand(len(active_A), generator=self._generator)
+        if seeds is None:
+            requests = [(self._seed, self._num_sampled + i) for i in range(num_prompts)]
+            self._num_sampled += num_prompts
+        else:
+            requests = [(self._seed, seed) for seed in seeds]
+        key_N = np.concatenate([response_keys(request, num_responses) for request in requests])
+        return lambda active_A, t: torch.from_numpy(uniform(key_N[active_A], np.full(len(active_A), t)))
 
     def _set_full_precision(self, full_precision: bool) -> None:
         if self._layers is not None:
