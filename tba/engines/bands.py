@@ -32,6 +32,7 @@ class Band:
         self.values = [value.new_zeros(0, value.shape[1], BLOCK, value.shape[3]) for value in values]
         self._width = sum(one.shape[1] * one.shape[3] for one in (self.keys[0], self.values[0]))
         self._places: dict[int, Tensor] = {}
+        self._bias: Tensor
 
     @property
     def num_slots(self) -> int:
@@ -82,11 +83,20 @@ class Band:
         if int(self.lengths.max()) == self.room:
             self._reserve(self.num_slots, self.room + BLOCK)
         self._places.clear()
+        bias_RT = np.where(np.arange(self.room) > self.lengths[:, None], -np.inf, 0.0)
+        self._bias = as_tensor(bias_RT[:, None, None], self.keys[0].device).to(self.keys[0].dtype)
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """The keys and values of each slot's next token, (R, heads, 1, D)."""
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, prompt_scores: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Take in each slot's new key and value, (R, heads, 1, D). One softmax over the prompt's keys and its own: the
+        weights of the prompt's, and what its own give."""
         for own, new in ((self.keys[layer], key), (self.values[layer], value)):
             own.view(-1, own.shape[3]).index_copy_(0, self._place(own), new.reshape(-1, own.shape[3]))
+        n, P = self.num_slots, prompt_scores.shape[-1]
+        own_scores = (query @ self.keys[layer][:n].transpose(2, 3)).add_(self._bias)
+        weights = torch.cat([prompt_scores, own_scores], dim=-1).softmax(dim=-1)
+        return weights[..., :P], weights[..., P:] @ self.values[layer][:n]
 
     def end_step(self) -> None:
         self.lengths = self.lengths + 1
@@ -114,13 +124,6 @@ class Band:
                 larger = tensor.new_zeros(capacity, tensor.shape[1], room, tensor.shape[3])
                 larger[:n, :, : tensor.shape[2]] = tensor[:n]
                 own[layer] = larger
-
-
-def own_mask(bands: Sequence[Band], device: torch.device) -> Tensor:
-    """(R, 1, 1, T): what is no token of the slot in the step that has begun, T being the room of the widest band."""
-    length_R = np.concatenate([band.lengths for band in bands])
-    mask_RT = np.arange(max(band.room for band in bands)) > length_R[:, None]
-    return as_tensor(mask_RT[:, None, None], device)
 
 
 def _seats(sources: Ints) -> Ints:

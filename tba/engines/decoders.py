@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
 from tba.devices import as_tensor
-from tba.engines.bands import Band, own_mask
+from tba.engines.bands import Band
 from tba.engines.branches import Ints
 from tba.engines.by_prompt import ByPrompt
 from tba.engines.prompt_keys import PromptKeys, ReadPrompt, ReadPrompts
@@ -91,7 +91,6 @@ class SharedPromptDecoder:
             self._rearrange(sources_R, begun)
         for band in self._bands:
             band.begin_step()
-        self._mask = own_mask(self._bands, self._device)
         position_R = self._prompts.lengths[self._prompt_R]
         ids_R1, positions_R1 = np.empty((R, 1), dtype=np.int64), np.empty((R, 1), dtype=np.int64)
         ids_R1[self._row_R, 0] = token_R
@@ -169,26 +168,16 @@ class SharedPromptDecoder:
         by_prompt, prompts = self._by_prompt, self._prompts
 
         prompt_scores = by_prompt.spread(query_R) @ prompts.keys[layer].transpose(2, 3) + prompts.bias
-        P, T = prompt_scores.shape[-1], self._mask.shape[-1]
-        scores = query.new_empty(R, heads, repeat, P + T)
-        scores[..., :P] = by_prompt.collect(prompt_scores, repeat)
+        scores_R = by_prompt.collect(prompt_scores, repeat)
+        parts = []
         start = 0
         for band in self._bands:
             rows = slice(start, start + band.num_slots)
-            band.append(layer, key[rows], value[rows])
-            own_key = band.keys[layer][: band.num_slots]
-            scores[rows, ..., P : P + band.room] = query_R[rows] @ own_key.transpose(2, 3)
+            parts.append(band.attend(layer, query_R[rows], key[rows], value[rows], scores_R[rows]))
             start = rows.stop
-        scores[..., P:].masked_fill_(self._mask, float("-inf"))
-        weights = scores.softmax(dim=-1)
-        from_prompt = by_prompt.spread(weights[..., :P]) @ prompts.values[layer]
-        out = by_prompt.collect(from_prompt, repeat)
-        start = 0
-        for band in self._bands:
-            rows = slice(start, start + band.num_slots)
-            out[rows] += weights[rows, ..., P : P + band.room] @ band.values[layer][: band.num_slots]
-            start = rows.stop
-        return out.view(R, 1, H, -1)
+        weights, out = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
+        from_prompt = by_prompt.spread(weights) @ prompts.values[layer]
+        return out.add_(by_prompt.collect(from_prompt, repeat)).view(R, 1, H, -1)
 
 
 class _Reading:
