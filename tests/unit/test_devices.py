@@ -16,8 +16,11 @@ from tiny_models import answered
 from torch.testing import assert_close
 from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, parameters
 
-from tba.policy import Policy, Reference, load_model
+from tba.engines.base import Request
+from tba.engines.transformers import TransformersEngine
+from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.testing import save_tiny_model
+from tba.types import Prompt
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +67,23 @@ def test_a_reference_pass_stays_where_its_model_is(folder: str, attention: str) 
         found = reference.token_logprobs(asked)
     flat, expected_flat = (np.concatenate([r for row in views for r in row]) for views in (found, expected))
     assert np.array_equal(flat, expected_flat)
+
+
+@pytest.mark.parametrize("attention", ["auto", "padded"])
+def test_generation_stays_where_its_model_is(folder: str, attention: str) -> None:
+    """With rows that are refilled, temperatures of different requests, and greedy ones beside them."""
+
+    def generated() -> list[list[int]]:
+        for number, (length, temperature) in enumerate([(5, None), (2, 1.3), (9, 0.7), (3, None)]):
+            prompt = Prompt(str(number), "", tuple(range(5, 5 + length)))
+            engine.submit(Request(number, prompt, 3, temperature, greedy=number == 3, seed=number))
+        found: dict[int, list[list[int]]] = {}
+        while engine.num_running or engine.num_waiting:
+            found |= {done.id: [r.tokens.tolist() for r in done.responses] for done in engine.collect(5)}
+        return [tokens for number in sorted(found) for tokens in found[number]]
+
+    model, tokenizer = load_model(folder, attention=attention), load_tokenizer(folder)
+    engine = TransformersEngine(model, tokenizer, temperature=0.9, max_new_tokens=20, seed=0)
+    expected = generated()
+    with torch.device("meta"):
+        assert generated() == expected
