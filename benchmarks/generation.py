@@ -15,6 +15,7 @@ from benchmarks.models import LARGE, QUESTIONS, flops_a_token, large, prompts, s
 from benchmarks.report import Row, alternate, at_least, ratio_of, seconds
 from tba.attention import SHARED_PROMPT
 from tba.encoding import encoder
+from tba.engines.base import generate
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import load_model, load_tokenizer
@@ -133,7 +134,7 @@ def engine(
 
 def rate(engine: TransformersEngine, asked: list[Prompt]) -> float:
     found: list[int] = []
-    spent = seconds(lambda: found.extend(len(r) for group in engine.generate(asked, NUM_RESPONSES) for r in group))
+    spent = seconds(lambda: found.extend(len(r) for group in generate(engine, asked, NUM_RESPONSES) for r in group))
     return sum(found) / spent
 
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.models import balance_of, group, large, prompts, small
 from tba.attention import SHARED_PROMPT
+from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
 from tba.policy import Policy, load_tokenizer
 
@@ -55,7 +56,7 @@ def _generation(model: PreTrainedModel) -> Callable[[], None]:
     asked = prompts(8, 32, model.config.vocab_size, np.random.default_rng(0))
 
     def batch() -> None:
-        engine.generate(asked, 16)
+        generate(engine, asked, 16)
 
     return batch
 

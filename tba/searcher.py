@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tba.activity import STARTING, Activity
 from tba.channels.base import GroupSender, WeightSubscriber
-from tba.engines.base import Engine
+from tba.engines.base import Engine, Finished, Request
 from tba.exploration import Exploration
 from tba.policy import Reference
 from tba.prompts import PromptStream
-from tba.rewards.scorer import Scorer, Scores
+from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.search_metrics import SearchTally
 from tba.tasks.base import Problem
 from tba.types import (
     Group,
-    Prompt,
     Report,
     Response,
     ScoredGroup,
@@ -30,9 +30,9 @@ from tba.types import (
 )
 
 REPORT_SECONDS = 1.0
-MAX_EVENTS_PER_BATCH = 5
+MAX_EVENTS_PER_REPORT = 5
 MAX_PENDING_BATCHES = 8
-"""Batches whose scores may be under way while the next is generated."""
+"""Groups whose scores may be under way while others are generated, in batches of `prompts_per_batch`."""
 PATIENCE_SECONDS = 1.0
 """How long scoring may fall behind before the Searcher waits for it: one slow group, or a first one that imports
 something large, bounds nothing."""
@@ -46,25 +46,34 @@ _POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
-class Searched:
-    """A batch between generation and its scores."""
+class Asked:
+    """What the engine was asked for."""
 
-    problems: Sequence[Problem]
-    responses: list[list[Response]]
+    problem: Problem
     on_policy: bool
     """Sampled at the policy's own temperature."""
-    reference: Sequence[Sequence[TokenLogprobs]] | None
-    """None: to be computed once the scores say for which groups."""
-    submitted: float
-    """When it went to the scorer."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A group between its last token and its scores."""
+
+    asked: Asked
+    responses: list[Response]
+    ticket: Ticket
+    since: float
+    """When its last token came."""
 
 
 class Searcher:
     """Takes prompts, generates, scores, adds the reference's view, hands groups up, and takes newer weights.
 
+    It keeps the engine full: `prompts_per_batch` × `num_responses` responses run at a time. A group goes to the scorer
+    with its last token, and up with its scores, whatever became of those that began before it.
+
     `budget` is the number of groups to hand up per version of the weights, then it waits for the next: that is
-    synchronous mode. Without a budget it waits for nobody; scores of one batch may arrive while the next is
-    generated. Without a `reference` it hands groups up unread: the Learner has it then.
+    synchronous mode. There groups are handed up in the order they were asked for, so nothing depends on the clock.
+    Without a budget it waits for nobody. Without a `reference` it hands groups up unread: the Learner has it then.
     """
 
     def __init__(
@@ -109,7 +118,14 @@ class Searcher:
         self.evaluated: Version | None = None
         self.serial = 0
         self._handed_up = 0
-        self._pending: deque[Searched] = deque()
+        self._num_rows = prompts_per_batch * num_responses
+        self._num_asked = 0
+        self._asked: dict[int, Asked] = {}
+        """Requests in the engine, by their id."""
+        self._pending: dict[int, Pending] = {}
+        """Oldest first."""
+        self._skipped_in_a_row = 0
+        self._num_events = 0
         self._fruitless = 0
         self._tally = SearchTally()
         self._has_reported = False
@@ -155,41 +171,94 @@ class Searcher:
             self._evaluate()
 
     def search(self) -> None:
-        """Explore one batch of prompts."""
-        count = self.prompts_per_batch
+        """Explore on: with a budget until what is left of it is done, else until a group is complete or scored."""
         if self.budget is not None:
-            count = min(count, self.budget - self._handed_up)
-        problems = self.prompts.take(count)
-        temperature = self.exploration.draw()
-        with self.activity("generate", f"{len(problems)} prompts × {self.num_responses}"):
-            between_steps = self._load_newer if self.in_flight_updates else None
-            responses = self.engine.generate(
-                [p.prompt for p in problems],
-                self.num_responses,
-                temperature=temperature,
-                between_steps=between_steps,
-            )
-        submitted = time.monotonic()
-        self.scorer.submit([p.request(r) for p, r in zip(problems, responses, strict=True)])
-        # While the rewards are computed; unless they decide what it is needed for.
-        reference = None if self.skip_equal_rewards else self._reference_view(problems, responses)
-        self._pending.append(Searched(problems, responses, temperature is None, reference, submitted))
-        while self._pending and (self.scorer.ready() or self._should_wait_for_scores()):
-            self._hand_up(self._pending.popleft())
+            self._search_all(self.budget - self._handed_up)
+            return
+        self._keep_engine_full()
+        with self._generating():
+            finished = self._collect_something()
+        self._submit_for_scores(finished)
+        self._hand_up_scored()
         self._tell_of_slow_rewards()
 
+    def _search_all(self, count: int) -> None:
+        """As many groups to the end, handed up in the order they were asked for."""
+        self._ask(count)
+        ids = list(self._asked)
+        self._empty_engine()
+        self._wait_for_scores(ids)
+        self._hand_up(ids)
+        self._tell_of_slow_rewards()
+
+    def _keep_engine_full(self) -> None:
+        """The engine always has something to begin, and gets it in portions: it reads several prompts at once."""
+        room = self._room()
+        if room >= 0:
+            self._ask(max(math.ceil(room / self.num_responses), math.ceil(self.prompts_per_batch / 2)))
+
+    def _room(self) -> int:
+        """Rows that are free beyond what the engine has to begin; negative while it has more than fits."""
+        return self._num_rows - self.engine.num_running - self.engine.num_waiting
+
+    def _ask(self, count: int) -> None:
+        for problem in self.prompts.take(count):
+            temperature = self.exploration.draw()
+            self._num_asked += 1
+            self._asked[self._num_asked] = Asked(problem, on_policy=temperature is None)
+            self.engine.submit(Request(self._num_asked, problem.prompt, self.num_responses, temperature))
+
+    def _generating(self) -> AbstractContextManager[None]:
+        return self.activity("generate", f"{self.engine.num_running} responses")
+
+    def _collect_something(self) -> list[Finished]:
+        """Decode until there is something else to do."""
+        while True:
+            finished = self.engine.collect(self._num_rows)
+            scored = any(group.ticket.ready for group in self._pending.values())
+            if finished or scored or self.in_flight_updates or self._room() >= 0:
+                return finished
+
+    def _empty_engine(self, *, begin: bool = True) -> None:
+        """Finish what the engine has; or, without beginning anything new, what it is at."""
+        with self._generating():
+            while self.engine.num_running or (begin and self.engine.num_waiting):
+                self._submit_for_scores(self.engine.collect(self._num_rows if begin else 0))
+
+    def _submit_for_scores(self, finished: Sequence[Finished]) -> None:
+        for done in finished:
+            asked = self._asked.pop(done.id)
+            ticket = self.scorer.submit(asked.problem.request(done.responses))
+            self._pending[done.id] = Pending(asked, done.responses, ticket, time.monotonic())
+
+    def _hand_up_scored(self) -> None:
+        self._hand_up([id for id, group in self._pending.items() if group.ticket.ready])
+        while self._should_wait_for_scores():
+            oldest = next(iter(self._pending))
+            self._wait_for_scores([oldest])
+            self._hand_up([oldest])
+
     def _should_wait_for_scores(self) -> bool:
-        """Scores that are slow in coming arrive during later generations. But when more than this batch waits for a
-        reward process, and not just for a moment, scoring is what bounds the Searcher, and running further ahead only
-        lets data grow old."""
-        if self.budget is not None or len(self._pending) > MAX_PENDING_BATCHES:
+        """Scores that are slow in coming arrive during later generations. But when more than a batch waits for a reward
+        process, and not just for a moment, scoring is what bounds the Searcher, and running further ahead only lets
+        data grow old."""
+        if not self._pending:
+            return False
+        if len(self._pending) > MAX_PENDING_BATCHES * self.prompts_per_batch:
             return True
-        oldest, newest = self._pending[0], self._pending[-1]
-        falls_behind = self.scorer.num_queued > len(newest.problems)
-        return falls_behind and time.monotonic() - oldest.submitted > PATIENCE_SECONDS
+        oldest = next(iter(self._pending.values()))
+        falls_behind = self.scorer.num_queued > self.prompts_per_batch
+        return falls_behind and time.monotonic() - oldest.since > PATIENCE_SECONDS
+
+    def _wait_for_scores(self, ids: Sequence[int]) -> None:
+        with self.activity("score", f"rewards of {len(ids)} groups"):
+            for id in ids:
+                self._pending[id].ticket.result()
 
     def finish(self) -> None:
         """The Trainer is done: evaluate its last weights, if it ended well."""
+        self.engine.abort(list(self._asked))
+        self._asked.clear()
         self._load_newer()
         if self.evaluate is not None and self.weights.finished and self.evaluated != self.engine.version:
             self._evaluate()
@@ -203,6 +272,7 @@ class Searcher:
             "engine": self.engine.state(),
             "serial": self.serial,
             "evaluated": self.evaluated,
+            "skipped_in_a_row": self._skipped_in_a_row,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -210,12 +280,19 @@ class Searcher:
         self.exploration.restore(state["exploration"])
         self.engine.restore(state["engine"])
         self.serial = state["serial"]
+        self._skipped_in_a_row = state.get("skipped_in_a_row", 0)  # tba 0.1 had none
         self.evaluated = None if state["evaluated"] is None else Version.read(state["evaluated"])
 
     def _load_newer(self) -> None:
-        with self.activity("load", "newer weights"):
-            update = self.weights.newer_than(self.engine.version)
-            if update is not None:
+        """Unless they may change in flight, responses that run are finished with the weights they began with."""
+        while True:
+            with self.activity("load", "newer weights"):
+                update = self.weights.newer_than(self.engine.version)
+            if update is None:
+                return
+            if not self.in_flight_updates:
+                self._empty_engine(begin=False)
+            with self.activity("load", "newer weights"):
                 self.engine.load(update)
                 self._handed_up = 0
                 self.activity.note(**update.version.record())
@@ -226,76 +303,77 @@ class Searcher:
 
     def _evaluate(self) -> None:
         assert self.evaluate is not None
+        self._empty_engine()
         with self.activity("evaluate", f"version {self.engine.version}"):
             values = self.evaluate()
             self.evaluated = self.engine.version
             self.groups.send(Report("eval", self.name, {**self.engine.version.record(), **values}))
 
-    def _hand_up(self, batch: Searched) -> None:
-        with self.activity("score", "rewards of the last batch"):
-            all_scores = self.scorer.collect()
-        skipped = _equal_groups(all_scores) if self.skip_equal_rewards else frozenset()
-        views = batch.reference or self._reference_of_others(batch, skipped)
-        num_events = 0
-        for number, (problem, responses, reference, scores) in enumerate(
-            zip(batch.problems, batch.responses, views, all_scores, strict=True)
-        ):
-            self._tally.count(responses, reference, scores, self.scorer.names, on_policy=batch.on_policy)
-            for failure in scores.failures[: MAX_EVENTS_PER_BATCH - num_events]:
-                num_events += 1
-                values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}
-                self.groups.send(Report("event", self.name, values | {"why": failure.kind, "message": failure.message}))
-            if number in skipped:
+    def _hand_up(self, ids: Sequence[int]) -> None:
+        """Groups whose scores are there go up, in this order."""
+        groups = [(group := self._pending.pop(id), group.ticket.result()) for id in ids]
+        handed = [not self._skips(scores) for _, scores in groups]
+        views = iter(self._reference_view([group for (group, _), wanted in zip(groups, handed, strict=True) if wanted]))
+        for (group, scores), wanted in zip(groups, handed, strict=True):
+            view = next(views) if wanted else []
+            self._tally.count(group.responses, view, scores, self.scorer.names, on_policy=group.asked.on_policy)
+            self._tell_of_failures(scores)
+            if wanted:
+                self._send(group, view, scores)
+            else:
                 self._tally.count_skipped_group()
-                continue
-            group = self._group(problem.prompt, responses, reference, scores, on_policy=batch.on_policy)
-            # A single response has nothing to be compared with.
-            if group is None:
-                self._tally.count_dropped_group()
-                self._give_up_if_fruitless(scores)
-                continue
-            self._fruitless = 0
-            self._handed_up += 1
-            self.serial += 1
-            with self.activity("send", "groups to the Trainer"):
-                self.groups.send(replace(group, serial=self.serial))
+
+    def _send(self, pending: Pending, reference: Sequence[TokenLogprobs], scores: Scores) -> None:
+        group = self._group(pending, reference, scores)
+        # A single response has nothing to be compared with.
+        if group is None:
+            self._tally.count_dropped_group()
+            self._give_up_if_fruitless(scores)
+            return
+        self._fruitless = 0
+        self._handed_up += 1
+        self.serial += 1
+        with self.activity("send", "groups to the Trainer"):
+            self.groups.send(replace(group, serial=self.serial))
 
     def _group(
-        self,
-        prompt: Prompt,
-        responses: Sequence[Response],
-        reference: Sequence[TokenLogprobs],
-        scores: Scores,
-        *,
-        on_policy: bool,
+        self, pending: Pending, reference: Sequence[TokenLogprobs], scores: Scores
     ) -> Group | ScoredGroup | None:
         """Responses with a usable reward, read by the reference if it is here; the others end here, already counted.
         None: there are not two of them."""
+        rewarded = zip(pending.responses, scores.rewards, scores.parts, strict=True)
         scored = {
             i: ScoredResponse(response, reward, parts)
-            for i, (response, reward, parts) in enumerate(zip(responses, scores.rewards, scores.parts, strict=True))
+            for i, (response, reward, parts) in enumerate(rewarded)
             if reward is not None
         }
         if len(scored) < 2:
             return None
+        prompt = pending.asked.problem.prompt
         if self.reference is None:
-            return ScoredGroup(prompt, tuple(scored.values()), on_policy, self.name)
+            return ScoredGroup(prompt, tuple(scored.values()), pending.asked.on_policy, self.name)
         return Group(prompt, tuple(s.trajectory(reference[i]) for i, s in scored.items()), self.name)
 
-    def _reference_view(
-        self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]
-    ) -> list[list[TokenLogprobs]]:
-        if self.reference is None:
-            return [[] for _ in problems]
-        with self.activity("reference"):
-            return self.reference.token_logprobs([(p.prompt, r) for p, r in zip(problems, responses, strict=True)])
+    def _skips(self, scores: Scores) -> bool:
+        """Groups with equal rewards are skipped, but never `prompts_per_batch` in a row: a run always moves on."""
+        is_equal = len({reward for reward in scores.rewards if reward is not None}) == 1
+        if self.skip_equal_rewards and is_equal and self._skipped_in_a_row + 1 < self.prompts_per_batch:
+            self._skipped_in_a_row += 1
+            return True
+        self._skipped_in_a_row = 0
+        return False
 
-    def _reference_of_others(self, batch: Searched, skipped: Set[int]) -> list[list[TokenLogprobs]]:
-        """For each group of the batch; nothing for those that are skipped."""
-        wanted = [i for i in range(len(batch.problems)) if i not in skipped]
-        views = self._reference_view([batch.problems[i] for i in wanted], [batch.responses[i] for i in wanted])
-        found = dict(zip(wanted, views, strict=True))
-        return [found.get(i, []) for i in range(len(batch.problems))]
+    def _reference_view(self, groups: Sequence[Pending]) -> list[list[TokenLogprobs]]:
+        if not groups or self.reference is None:
+            return [[] for _ in groups]
+        with self.activity("reference"):
+            return self.reference.token_logprobs([(group.asked.problem.prompt, group.responses) for group in groups])
+
+    def _tell_of_failures(self, scores: Scores) -> None:
+        for failure in scores.failures[: MAX_EVENTS_PER_REPORT - self._num_events]:
+            self._num_events += 1
+            values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}
+            self.groups.send(Report("event", self.name, values | {"why": failure.kind, "message": failure.message}))
 
     def _give_up_if_fruitless(self, scores: Scores) -> None:
         self._fruitless += 1
@@ -318,17 +396,11 @@ class Searcher:
         self.groups.send(Report("event", self.name, {"event": "slow_rewards", "message": message}))
 
     def _report(self, now: bool = False) -> None:
-        """Send what has been counted since the last report: the first batch at once, then at most once a second."""
+        """Send what has been counted since the last report: the first group at once, then at most once a second."""
         now = now or not self._has_reported
         if not self._tally.is_empty and (now or self._tally.seconds >= REPORT_SECONDS):
             values = self._tally.values(self.engine.version, self.activity.seconds())
             self.groups.send(Report("search", self.name, values))
             self._tally = SearchTally()
+            self._num_events = 0
             self._has_reported = True
-
-
-def _equal_groups(all_scores: Sequence[Scores]) -> Set[int]:
-    """Groups of a batch whose rewards are all equal. Were it all of them, the first is not: a run always moves on."""
-    rewards = [{reward for reward in scores.rewards if reward is not None} for scores in all_scores]
-    equal = {number for number, values in enumerate(rewards) if len(values) == 1}
-    return equal if any(len(values) > 1 for values in rewards) else set(sorted(equal)[1:])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tba.engines.base import Finished, Request
 from tba.rewards.functions import RewardFunction
+from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import GroupScoring, ScoreRequest, Scores
-from tba.types import Group, Prompt, Response, Trajectory, Version
+from tba.types import NEVER_PUBLISHED, Group, Prompt, Response, Trajectory, Version, WeightUpdate
 
 ALPHABET = string.digits + string.ascii_lowercase + "+-=<>.,:?# \n"
 
@@ -127,6 +130,56 @@ def make_group(
         for response, reward in zip(made, rewards, strict=True)
     )
     return Group(Prompt(prompt_id, "", tuple(prompt)), trajectories, source, serial)
+
+
+class FakeEngine:
+    """An engine without a model: a function makes all responses to a request, in one step."""
+
+    def __init__(self, respond: Callable[[Request], list[Response]]) -> None:
+        self.respond = respond
+        self.version = NEVER_PUBLISHED
+        self.requests: list[Request] = []
+        """All that were ever submitted."""
+        self._waiting: list[Request] = []
+
+    num_running = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(request.num_responses for request in self._waiting)
+
+    def submit(self, request: Request) -> None:
+        self.requests.append(request)
+        self._waiting.append(request)
+
+    def collect(self, num_rows: int) -> list[Finished]:
+        """Requests finish in the order of submission, as many at a time as there are rows for, at least one."""
+        num = 0
+        done: list[Finished] = []
+        while self._waiting and num_rows and (not done or num + self._waiting[0].num_responses <= num_rows):
+            request = self._waiting.pop(0)
+            num += request.num_responses
+            done.append(Finished(request.id, self.respond(request)))
+        return done
+
+    def load(self, update: WeightUpdate) -> None:
+        self.version = update.version
+
+    def abort(self, ids: Sequence[int]) -> None:
+        self._waiting = [request for request in self._waiting if request.id not in ids]
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+def ticket_of(scores: Scores) -> Ticket:
+    """A ticket for scores that are there already, for stand-ins of the Scorer."""
+    future: Future[Scores] = Future()
+    future.set_result(scores)
+    return Ticket(future)
 
 
 def score_now(

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tba.devices import as_tensor
 from tba.engines.branches import Ints
 
 
@@ -15,11 +16,12 @@ class ByPrompt:
     The layers work on the slots alone; only what concerns the prompts is computed on the rectangle.
     """
 
-    def __init__(self, prompt_R: Ints, num_prompts: int) -> None:
+    def __init__(self, prompt_R: Ints, num_prompts: int, device: torch.device) -> None:
         self._prompt_R = prompt_R
         self._column_R = rank_among_equals(prompt_R)
         self._num_prompts = num_prompts
         self._width = int(self._column_R.max()) + 1
+        self._device = device
         self._places: dict[int, Tensor] = {}
 
     def spread(self, x: Tensor) -> Tensor:
@@ -38,7 +40,7 @@ class ByPrompt:
         """Where each head of each slot lies in (G, heads, W), flattened. Layers may differ in their heads."""
         if heads not in self._places:
             rows = self._prompt_R[:, None] * heads + np.arange(heads)
-            self._places[heads] = torch.from_numpy((rows * self._width + self._column_R[:, None]).ravel())
+            self._places[heads] = as_tensor((rows * self._width + self._column_R[:, None]).ravel(), self._device)
         return self._places[heads]
 
 

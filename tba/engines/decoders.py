@@ -1,173 +1,243 @@
 """Two ways to run a model forward token by token. The loop that samples is in `engines/transformers.py`.
 
 `SharedPromptDecoder` keeps one copy of each prompt's keys and values for all its responses, and has room for those of
-the responses' next tokens; nothing is copied to append one. `CachedDecoder` uses transformers' own cache and works for
-any causal LM. What a slot is: `engines/branches.py`.
+the responses' next tokens; nothing is copied to append one. Responses begin at any step, beside those that run.
+`CachedDecoder` uses transformers' own cache and works for any causal LM; there responses begin together. What a slot
+is: `engines/branches.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
+from tba.devices import as_tensor
+from tba.engines.bands import Band
 from tba.engines.branches import Ints
 from tba.engines.by_prompt import ByPrompt
+from tba.engines.prompt_keys import PromptKeys, ReadPrompt, ReadPrompts
 from tba.types import TbaError
 
+Read = TypeVar("Read")
+"""A prompt that was read, from which slots may begin."""
 
-class Decoder(Protocol):
-    def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int) -> Tensor:
-        """Read G prompts, with one slot each and later `num_responses` at most; logits of the first token, (G, V)."""
+
+class Decoder(Protocol, Generic[Read]):
+    @property
+    def refills(self) -> bool:
+        """Whether slots may begin while others are under way."""
         ...
 
-    def step(self, tokens_R: Tensor) -> Tensor:
-        """Append one token to each slot; logits of the next, (R, V)."""
+    def read(self, prompts: Sequence[Sequence[int]]) -> tuple[list[Read], Tensor]:
+        """Read prompts; and the logits of the first token after each, (G, V)."""
         ...
 
-    def rearrange(self, sources_R: Ints) -> None:
-        """There are as many slots as sources now, each going on from the old slot given for it."""
+    def step(self, token_R: Ints, sources_R: Ints, begun: Sequence[Read]) -> Tensor:
+        """Append a token to each slot; logits of the next, (R, V).
+
+        `sources_R` are the slots of the step before that these go on from. Sources beyond those mean the prompts that
+        have `begun` since, in order. A slot that is no source is no more.
+        """
         ...
 
-
-DROP_PROMPTS_BELOW = 0.75
-"""Prompts with no slot left leave once fewer than this share remains: their keys and values are copied for that."""
-BLOCK = 16
-"""Room for the responses' keys and values grows by as many tokens. Products read all of it, the empty end too: memory
-that is read without gaps arrives more than twice as fast."""
+    def clear(self) -> None:
+        """There are no slots any more."""
+        ...
 
 
 class SharedPromptDecoder:
     """Owns the keys and values, and is the attention layout of its own forward passes (`tba.attention`)."""
 
+    refills = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
+        self._device = model.device
+        self._prompts = PromptKeys()
+        self.clear()
 
-    def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int) -> Tensor:
-        ids_GP = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True)
-        self._lengths_G = np.array([len(p) for p in prompts])
-        G, P = ids_GP.shape
-        padded_GP = torch.arange(P) >= torch.from_numpy(self._lengths_G).unsqueeze(1)
-        self._prompt_bias = torch.zeros(G, 1, 1, P).masked_fill_(padded_GP[:, None, None], float("-inf"))
-        self._seat(np.arange(G))
-        self._max_slots = G * num_responses
-        self._length = -1  # tokens appended so far; -1 while the prompts are read
-        self._prompt_key: list[Tensor] = []
-        self._prompt_value: list[Tensor] = []
-        self._own_key: list[Tensor] = []
-        self._own_value: list[Tensor] = []
-        hidden_GPH = self._forward(ids_GP, torch.arange(P).expand(G, P))
-        self._length = 0
-        logits: Tensor = self._head(hidden_GPH[torch.arange(G), self._lengths_G - 1])
+    def clear(self) -> None:
+        self._prompts.clear()
+        self._bands: list[Band] = []
+        """Oldest first. Rows of the forward pass are the slots of one band after another."""
+        self._row_R: Ints = np.empty(0, dtype=np.int64)
+        """The row of each slot."""
+        self._prompt_R: Ints = np.empty(0, dtype=np.int64)
+        """The place of each slot's prompt."""
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> tuple[list[ReadPrompt], Tensor]:
+        lengths_G = np.array([len(p) for p in prompts])
+        G, P = len(prompts), int(lengths_G.max())
+        ids_GP = np.zeros((G, P), dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            ids_GP[row, : len(prompt)] = prompt
+        reading = _Reading()
+        hidden_GPH = self._forward(ids_GP, np.tile(np.arange(P), (G, 1)), reading)
+        last_G = as_tensor(np.arange(G) * P + lengths_G - 1, self._device)
+        logits: Tensor = self._head(hidden_GPH.flatten(0, 1).index_select(0, last_G))
+        together = ReadPrompts(reading.keys, reading.values, lengths_G)
+        return [ReadPrompt(together, row, object()) for row in range(G)], logits
+
+    def step(self, token_R: Ints, sources_R: Ints, begun: Sequence[ReadPrompt]) -> Tensor:
+        R = len(token_R)
+        if begun or len(self._row_R) != R or (sources_R != np.arange(R)).any():
+            self._rearrange(sources_R, begun)
+        for band in self._bands:
+            band.begin_step()
+        position_R = self._prompts.lengths[self._prompt_R]
+        ids_R1, positions_R1 = np.empty((R, 1), dtype=np.int64), np.empty((R, 1), dtype=np.int64)
+        ids_R1[self._row_R, 0] = token_R
+        positions_R1[self._row_R, 0] = position_R
+        positions_R1[:, 0] += np.concatenate([band.lengths for band in self._bands])
+        hidden_RH = self._forward(ids_R1, positions_R1, self)[:, 0]
+        for band in self._bands:
+            band.end_step()
+        if (self._row_R != np.arange(R)).any():
+            hidden_RH = hidden_RH.index_select(0, as_tensor(self._row_R, self._device))
+        logits: Tensor = self._head(hidden_RH)
         return logits
 
-    def step(self, tokens_R: Tensor) -> Tensor:
-        if self._length % BLOCK == 0:
-            self._add_room()
-        positions_R = torch.from_numpy(self._lengths_G[self._prompt_R] + self._length)
-        hidden_R1H = self._forward(tokens_R.unsqueeze(1), positions_R.unsqueeze(1))
-        self._length += 1
-        logits: Tensor = self._head(hidden_R1H[:, 0])
-        return logits
+    def _rearrange(self, sources_R: Ints, begun: Sequence[ReadPrompt]) -> None:
+        """Slots part, leave and begin: in the bands, and among the prompts."""
+        num_old = len(self._row_R)
+        continued = sources_R < num_old
+        fresh = np.flatnonzero(~continued)
+        prompts, begun_of_fresh = np.unique(sources_R[fresh] - num_old, return_inverse=True)
+        kept, arrived = self._prompts.exchange(
+            self._prompt_R[sources_R[continued]], [begun[prompt] for prompt in prompts.tolist()]
+        )
+        self._prompt_R = np.empty(len(sources_R), dtype=np.int64)
+        self._prompt_R[continued] = kept
+        self._prompt_R[fresh] = arrived[begun_of_fresh]
+        self._reseat(np.flatnonzero(continued), self._row_R[sources_R[continued]], fresh)
+        prompt_of_row = np.empty_like(self._prompt_R)
+        prompt_of_row[self._row_R] = self._prompt_R
+        self._by_prompt = ByPrompt(prompt_of_row, self._prompts.num_places, self._device)
 
-    def rearrange(self, sources_R: Ints) -> None:
-        moved = np.flatnonzero(sources_R != np.arange(len(sources_R)))
-        to, origin = torch.from_numpy(moved), torch.from_numpy(sources_R[moved])
-        for own in (*self._own_key, *self._own_value):
-            own[to, :, : self._length] = own[origin, :, : self._length]
-        prompt_R = self._prompt_R[sources_R]
-        left = np.unique(prompt_R)
-        if len(left) < DROP_PROMPTS_BELOW * len(self._lengths_G):
-            prompt_R = np.searchsorted(left, prompt_R)
-            self._lengths_G = self._lengths_G[left]
-            for prompt in (self._prompt_key, self._prompt_value):
-                prompt[:] = [tensor[torch.from_numpy(left)] for tensor in prompt]
-            self._prompt_bias = self._prompt_bias[torch.from_numpy(left)]
-        self._seat(prompt_R)
+    def _reseat(self, continued: Ints, old_rows: Ints, fresh: Ints) -> None:
+        """Give every slot a row: those that go on from old rows, and those that are new."""
+        bands: list[tuple[Band, Ints]] = []  # with the slots at its places
+        start = 0
+        for band in self._bands:
+            stop = start + band.num_slots
+            mine = np.flatnonzero((old_rows >= start) & (old_rows < stop))
+            if len(mine):
+                slots = np.empty(len(mine), dtype=np.int64)
+                slots[band.keep(old_rows[mine] - start)] = continued[mine]
+                bands.append((band, slots))
+            start = stop
+        self._bands, slots_by_band = [], []
+        for band, slots in bands:
+            if self._bands and self._bands[-1].fits(band.lengths):
+                self._bands[-1].absorb(band)
+            else:
+                self._bands.append(band)
+            slots_by_band.append(slots)
+        if len(fresh):
+            if not self._bands or not self._bands[-1].fits(np.zeros_like(fresh)):
+                self._bands.append(Band(self._prompts.keys, self._prompts.values))
+            self._bands[-1].begin(len(fresh))
+            slots_by_band.append(fresh)
+        order = np.concatenate(slots_by_band)
+        self._row_R = np.empty(len(order), dtype=np.int64)
+        self._row_R[order] = np.arange(len(order))
 
-    def _add_room(self) -> None:
-        for own in (self._own_key, self._own_value):
-            for layer, tensor in enumerate(own):
-                # Zeros, since memory as it comes might hold what no weight of zero makes a number.
-                own[layer] = pad(tensor, (0, 0, 0, BLOCK))
-
-    def _seat(self, prompt_R: Ints) -> None:
-        self._prompt_R = prompt_R
-        self._by_prompt = ByPrompt(prompt_R, len(self._lengths_G))
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        output = self._decoder(input_ids=ids, position_ids=positions, use_cache=False, layout=self)
+    def _forward(self, ids: Ints, positions: Ints, layout: Any) -> Tensor:
+        output = self._decoder(
+            input_ids=as_tensor(ids, self._device),
+            position_ids=as_tensor(positions, self._device),
+            use_cache=False,
+            layout=layout,
+        )
         hidden: Tensor = output.last_hidden_state
         return hidden
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        if self._length < 0:
-            if layer != len(self._prompt_key):
-                raise TbaError("model.attention = 'shared' does not fit a model whose layers repeat: use 'padded'")
-            return self._attend_prompts(query, key, value, scaling)
-        return self._attend_responses(layer, query, key, value, scaling)
+        """One softmax over two sets of keys: the prompt's, read once for all its slots, and the slot's own."""
+        R, H, _, D = query.shape
+        heads = key.shape[1]
+        repeat = H // heads  # query heads that share one key head
+        query_R = (query * scaling).view(R, heads, repeat, D)
+        by_prompt, prompts = self._by_prompt, self._prompts
 
-    def _attend_prompts(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Causal over right-padded prompts: padding lies behind every real position."""
-        # Laid out for the products of every step to come, which would copy them otherwise.
-        self._prompt_key.append(key.contiguous())
-        self._prompt_value.append(value.contiguous())
-        for own, new in ((self._own_key, key), (self._own_value, value)):  # a value may be shorter than its key
-            own.append(new.new_zeros(self._max_slots, new.shape[1], 0, new.shape[-1]))
+        prompt_scores = by_prompt.spread(query_R) @ prompts.keys[layer].transpose(2, 3) + prompts.bias
+        scores_R = by_prompt.collect(prompt_scores, repeat)
+        parts = []
+        start = 0
+        for band in self._bands:
+            rows = slice(start, start + band.num_slots)
+            parts.append(band.attend(layer, query_R[rows], key[rows], value[rows], scores_R[rows]))
+            start = rows.stop
+        weights, out = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
+        from_prompt = by_prompt.spread(weights) @ prompts.values[layer]
+        return out.add_(by_prompt.collect(from_prompt, repeat)).view(R, 1, H, -1)
+
+
+class _Reading:
+    """The attention layout in which prompts are read: causal, and keeps the keys and values."""
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Over right-padded prompts: padding lies behind every real position."""
+        if layer != len(self.keys):
+            raise TbaError("model.attention = 'shared' does not fit a model whose layers repeat: use 'padded'")
+        self.keys.append(key)
+        self.values.append(value)
         gqa = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
         return out.transpose(1, 2)
 
-    def _attend_responses(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """One softmax over two sets of keys: the prompt's, read once per group, and the response's own."""
-        R, H, _, D = query.shape
-        t = self._length
-        own_key, own_value = self._own_key[layer][:R], self._own_value[layer][:R]
-        own_key[:, :, t] = key[:, :, 0]
-        own_value[:, :, t] = value[:, :, 0]
-        heads = key.shape[1]
-        repeat = H // heads  # query heads that share one key head
-        query_R = (query * scaling).view(R, heads, repeat, D)
-
-        by_prompt = self._by_prompt
-        prompt_scores = by_prompt.spread(query_R) @ self._prompt_key[layer].transpose(2, 3) + self._prompt_bias
-        P = prompt_scores.shape[-1]
-        own_scores = query_R @ own_key.transpose(2, 3)
-        own_scores[..., t + 1 :] = float("-inf")
-        weights = torch.cat([by_prompt.collect(prompt_scores, repeat), own_scores], dim=-1).softmax(dim=-1)
-        from_prompt = by_prompt.spread(weights[..., :P]) @ self._prompt_value[layer]
-        out = weights[..., P:] @ own_value
-        return out.add_(by_prompt.collect(from_prompt, repeat)).view(R, 1, H, -1)
-
 
 class CachedDecoder:
-    """transformers' own cache, on left-padded prompts."""
+    """transformers' own cache, on left-padded prompts.
+
+    The cache has one length for all, so slots begin together and nothing joins them: rows of responses that have ended
+    stay empty until the last of the batch is done.
+    """
+
+    refills = False
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._device = model.device
 
-    def prefill(self, prompts: Sequence[Sequence[int]], num_responses: int) -> Tensor:
+    def clear(self) -> None:
+        self._cache: Any = None
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> tuple[list[int], Tensor]:
         longest = max(len(p) for p in prompts)
-        ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts])
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-        positions = (mask.cumsum(1) - 1).clamp_(min=0)
-        output = self._model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True)
-        self._cache: Any = output.past_key_values
-        self._mask = mask
-        logits: Tensor = output.logits[:, -1]
-        return logits
-
-    def step(self, tokens_R: Tensor) -> Tensor:
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens_R), 1)], dim=1)
+        ids = np.array([[0] * (longest - len(p)) + list(p) for p in prompts])
+        mask = np.array([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+        self._mask = as_tensor(mask, self._device)
         output = self._model(
-            input_ids=tokens_R.unsqueeze(1),
+            input_ids=as_tensor(ids, self._device),
+            attention_mask=self._mask,
+            position_ids=as_tensor((mask.cumsum(1) - 1).clip(0), self._device),
+            use_cache=True,
+        )
+        self._cache = output.past_key_values
+        logits: Tensor = output.logits[:, -1]
+        return list(range(len(prompts))), logits
+
+    def step(self, token_R: Ints, sources_R: Ints, begun: Sequence[int]) -> Tensor:
+        rows_R = np.array(begun)[sources_R] if begun else sources_R
+        if len(rows_R) != len(self._mask) or (rows_R != np.arange(len(rows_R))).any():
+            rows = as_tensor(rows_R, self._device)
+            self._cache.batch_select_indices(rows)
+            self._mask = self._mask[rows]
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(token_R), 1)], dim=1)
+        output = self._model(
+            input_ids=as_tensor(token_R, self._device).unsqueeze(1),
             attention_mask=self._mask,
             position_ids=self._mask.sum(1, keepdim=True) - 1,
             past_key_values=self._cache,
@@ -175,8 +245,3 @@ class CachedDecoder:
         )
         logits: Tensor = output.logits[:, -1]
         return logits
-
-    def rearrange(self, sources_R: Ints) -> None:
-        sources = torch.from_numpy(sources_R)
-        self._cache.batch_select_indices(sources)
-        self._mask = self._mask[sources]

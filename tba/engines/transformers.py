@@ -1,24 +1,29 @@
-"""The embedded engine: batched sampling from a transformers model; what responses have in common is computed once."""
+"""The embedded engine: samples from a transformers model, step by step; what responses have in common is computed once.
+
+A step gives each response that runs its next token. Rows that become free are taken by the next responses at once, also
+by some of a request's while the others wait: as long as there is something to begin, every row is busy.
+"""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from tba.engines.branches import Branches
+from tba.engines.base import Finished, Request
+from tba.engines.branches import Branches, Ints
 from tba.engines.decoders import CachedDecoder, Decoder, SharedPromptDecoder
+from tba.engines.numbers import Keys, Numbers, response_keys, uniform
 from tba.engines.packed_linear import PackedLayers, Precision
+from tba.engines.rows import Rows, Underway
 from tba.engines.sampling import draw_tokens
 from tba.policy import import_weights, uses_shared_prompt
-from tba.types import NEVER_PUBLISHED, Prompt, Response, TokenVersions, Version, WeightUpdate
+from tba.types import NEVER_PUBLISHED, Response, Version, WeightUpdate
 
 
 class TransformersEngine:
@@ -33,111 +38,196 @@ class TransformersEngine:
         precision: Precision = "float32",
         stop_text: str = "",
         top_p: float = 1.0,
+        numbers: Callable[[Keys, Ints], Numbers] = uniform,
     ) -> None:
         """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced.
 
         Below 1, `top_p` samples from a nucleus, which has another density than the policy: not for training data.
+        `numbers` makes a number of [0, 1) from the key of a response and the place of a token: it decides the token.
         """
         self._model = model
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
         self._top_p = top_p
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._num_sampled = 0
+        self._numbers = numbers
         self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
         # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
         self._reads_prompts_exactly = precision == "int8"
+        self._decoder: Decoder[Any] = (SharedPromptDecoder if uses_shared_prompt(model) else CachedDecoder)(model)
+        self._requests: dict[int, Underway] = {}
+        self._waiting: deque[Underway] = deque()
+        """Requests that have responses to begin."""
+        self._rows = Rows(max_new_tokens)
+        self._branches = Branches()
+        self._next: tuple[Ints, Ints, list[Any]] | None = None
+        """What the decoder is to do in the next step."""
+        self._full_precision = False
+        """Of the responses that run: one step is either."""
 
     @property
     def version(self) -> Version:
         return self._version
 
+    @property
+    def num_running(self) -> int:
+        return len(self._branches.active_A)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(entry.num_waiting for entry in self._waiting)
+
+    def submit(self, request: Request) -> None:
+        if request.id in self._requests:
+            raise ValueError(f"the engine has a request {request.id} already")
+        entry = Underway(request, self._keys(request), request.temperature or self._temperature)
+        self._requests[request.id] = entry
+        self._waiting.append(entry)
+
+    def collect(self, num_rows: int) -> list[Finished]:
+        with torch.inference_mode():
+            logits_RV = None if self._next is None else self._decoder.step(*self._next)
+            num_old, num_slots = self.num_running, self._branches.num_slots
+            begun = self._begin(num_rows)
+            drawn = []
+            if logits_RV is not None:
+                drawn.append(self._draw(logits_RV, slice(0, num_old), 0))
+            if begun:
+                logits = [entry.first_logits_V for entry in begun if entry.first_logits_V is not None]
+                drawn.append(self._draw(torch.stack(logits), slice(num_old, None), num_slots))
+            read = [entry.read for entry in begun]
+            for entry in begun:
+                if not entry.num_waiting:  # nobody will begin from it any more
+                    entry.read = entry.first_logits_V = None
+            return self._advance(np.concatenate(drawn), read) if drawn else []
+
     def load(self, update: WeightUpdate) -> None:
         import_weights(self._model, update.tensors)
         self._layers.pack()
         self._version = update.version
+        # Whatever begins from now on begins from the prompt as the new weights read it.
+        for entry in self._waiting:
+            entry.read = entry.first_logits_V = None
+
+    def abort(self, ids: Collection[int]) -> None:
+        gone = [entry for id in ids if (entry := self._requests.pop(id, None)) is not None]
+        if not gone:
+            return
+        self._waiting = deque(entry for entry in self._waiting if not any(entry is other for other in gone))
+        dropped_A = np.array([self._is_gone(row) for row in self._branches.active_A.tolist()], dtype=bool)
+        for row in self._branches.active_A[dropped_A].tolist():
+            self._rows.end(row)
+        self._branches.finish(dropped_A)
+        self._stop_if_none_runs()
 
     def state(self) -> dict[str, Any]:
-        return {"generator": base64.b64encode(self._generator.get_state().numpy().tobytes()).decode()}
+        return {"seed": self._seed, "num_sampled": self._num_sampled}
 
     def restore(self, state: dict[str, Any]) -> None:
-        raw = np.frombuffer(base64.b64decode(state["generator"]), dtype=np.uint8)
-        self._generator.set_state(torch.from_numpy(raw.copy()))
+        # Checkpoints of tba 0.1 hold the state of another generator; what they sampled, this one never did.
+        self._seed, self._num_sampled = state.get("seed", self._seed), state.get("num_sampled", 0)
 
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        num_responses: int,
-        *,
-        greedy: bool = False,
-        temperature: float | None = None,
-        full_precision: bool = False,
-        between_steps: Callable[[], None] | None = None,
-        uniform_NL: NDArray[np.float32] | None = None,
-    ) -> list[list[Response]]:
-        """As in `Engine`. What is drawn is decided by numbers of [0, 1) for each response and token, if given."""
-        with torch.inference_mode():
-            draws = None if greedy else self._draws(uniform_NL)
-            rows = self._decode(
-                prompts, num_responses, temperature or self._temperature, draws, full_precision, between_steps
-            )
-        texts = self._tokenizer.batch_decode([tokens.tolist() for tokens, _, _ in rows], skip_special_tokens=True)
-        stop = set(self._stop)
-        responses = [
-            Response(tokens, logprobs, versions, text, int(tokens[-1]) in stop)
-            for (tokens, logprobs, versions), text in zip(rows, texts, strict=True)
-        ]
-        return [responses[i : i + num_responses] for i in range(0, len(responses), num_responses)]
+    def _keys(self, request: Request) -> Keys:
+        seed = request.seed
+        if seed is None:
+            seed = self._num_sampled
+            self._num_sampled += not request.greedy  # what is not drawn takes no number
+        return response_keys([self._seed, seed], request.num_responses)
 
-    def _decode(
-        self,
-        prompts: Sequence[Prompt],
-        num_responses: int,
-        temperature: float,
-        draws: Callable[[NDArray[np.int64], int], Tensor] | None,
-        full_precision: bool,
-        between_steps: Callable[[], None] | None,
-    ) -> list[tuple[np.ndarray, np.ndarray, TokenVersions]]:
-        """The decoding loop: every response draws from its slot, then the slots of those that go on take a token."""
-        N, L = len(prompts) * num_responses, self._max_new_tokens
-        decoder: Decoder = (SharedPromptDecoder if uses_shared_prompt(self._model) else CachedDecoder)(self._model)
-        branches = Branches(len(prompts), num_responses)
-        self._layers.set_full_precision(full_precision or self._reads_prompts_exactly)
-        logits_RV = decoder.prefill([p.tokens for p in prompts], num_responses)
-        self._layers.set_full_precision(full_precision)
-        tokens_NL = np.zeros((N, L), dtype=np.int32)
-        logprobs_NL = np.zeros((N, L), dtype=np.float32)
-        lengths_N = np.zeros(N, dtype=np.int64)
-        versions: list[Version] = []
-        for t in range(L):
-            uniform_A = None if draws is None else draws(branches.active_A, t)
-            drawn_A, logprobs_A = draw_tokens(logits_RV, branches.slot_A, temperature, uniform_A, self._top_p)
-            tokens_NL[branches.active_A, t] = drawn_A
-            logprobs_NL[branches.active_A, t] = logprobs_A
-            lengths_N[branches.active_A] = t + 1
-            versions.append(self._version)
-            ended_A = np.isin(drawn_A, self._stop)
-            branches.finish(ended_A)
-            if not len(branches.active_A) or t == L - 1:
+    def _begin(self, num_rows: int) -> list[Underway]:
+        """Begin as many responses as there is room for; the requests they belong to, with their prompts read."""
+        room = num_rows - self.num_running
+        if self.num_running and not self._decoder.refills:
+            return []
+        if not self.num_running and self._waiting:
+            self._set_full_precision(self._waiting[0].request.full_precision)
+        chosen: list[tuple[Underway, int]] = []
+        for entry in self._waiting:
+            if room <= 0 or entry.request.full_precision != self._full_precision:
                 break
-            token_R, sources_R = branches.extend(drawn_A[~ended_A])
-            if sources_R is not None:
-                decoder.rearrange(sources_R)
-            if between_steps is not None:
-                between_steps()
-            logits_RV = decoder.step(torch.from_numpy(token_R))
+            chosen.append((entry, min(room, entry.num_waiting)))
+            room -= chosen[-1][1]
+        if not chosen:
+            return []
+        self._read([entry for entry, _ in chosen], num_rows)
+        rows = [self._rows.begin(entry, count) for entry, count in chosen]
+        self._branches.begin(np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(part) for part in rows]))
+        while self._waiting and not self._waiting[0].num_waiting:
+            self._waiting.popleft()
+        return [entry for entry, _ in chosen]
+
+    def _read(self, needed: Sequence[Underway], num_rows: int) -> None:
+        """Have the decoder read these prompts, and some that come next: several take little more time than one."""
+        unread = [entry for entry in needed if entry.read is None or not self._decoder.refills]
+        if not unread:
+            return
+        if self._decoder.refills:
+            num_ahead = num_rows // (2 * unread[0].request.num_responses)
+            others = (entry for entry in self._waiting if entry.read is None and entry not in unread)
+            unread += [entry for entry, _ in zip(others, range(num_ahead - len(unread)), strict=False)]
+        self._layers.set_full_precision(self._full_precision or self._reads_prompts_exactly)
+        read, logits_GV = self._decoder.read([entry.request.prompt.tokens for entry in unread])
+        self._layers.set_full_precision(self._full_precision)
+        for entry, one, logits_V in zip(unread, read, logits_GV, strict=True):
+            entry.read, entry.first_logits_V = one, logits_V
+
+    def _draw(self, logits_RV: Tensor, part: slice, first_slot: int) -> np.ndarray:
+        """The next token of this part of the running responses; these logits are those of the slots from the first."""
+        rows = self._branches.active_A[part]
+        slots = self._branches.slot_A[part] - first_slot
+        uniform_A = self._numbers(self._rows.key_N[rows], self._rows.length_N[rows])
+        uniform_A = np.where(self._rows.greedy_N[rows], np.float32(-1), uniform_A)
+        tokens_A, logprobs_A = draw_tokens(logits_RV, slots, self._rows.temperature_N[rows], uniform_A, self._top_p)
+        self._rows.append(rows, tokens_A, logprobs_A, self._version)
+        return tokens_A
+
+    def _advance(self, tokens_A: Ints, begun: list[Any]) -> list[Finished]:
+        """Responses that have drawn their last token end; the others take theirs into the next step."""
+        rows = self._branches.active_A
+        stops_A = np.isin(tokens_A, self._stop)
+        ended_A = stops_A | (self._rows.length_N[rows] == self._max_new_tokens)
+        self._branches.finish(ended_A)
+        self._next = (*self._branches.extend(tokens_A[~ended_A]), begun)
+        self._stop_if_none_runs()
+        return self._finished(rows[ended_A], stops_A[ended_A])
+
+    def _finished(self, rows: Ints, stopped: np.ndarray) -> list[Finished]:
+        """Requests whose last response ended now."""
+        done = []
+        for row, by_itself in zip(rows.tolist(), stopped.tolist(), strict=True):
+            entry, number = self._rows.owner(row)
+            tokens, logprobs, versions = self._rows.end(row)
+            entry.responses[number] = Response(tokens, logprobs, versions, "", by_itself)
+            if entry.is_finished:
+                del self._requests[entry.request.id]
+                done.append(entry)
+        return [Finished(entry.request.id, self._with_text(entry)) for entry in done]
+
+    def _with_text(self, entry: Underway) -> list[Response]:
+        ordered = [entry.responses[number] for number in range(entry.request.num_responses)]
+        texts = self._tokenizer.batch_decode([r.tokens.tolist() for r in ordered], skip_special_tokens=True)
         return [
-            (tokens_NL[row, :n].copy(), logprobs_NL[row, :n].copy(), _runs(versions[:n]))
-            for row, n in enumerate(lengths_N.tolist())
+            Response(r.tokens, r.token_logprobs, r.token_versions, text, r.finished)
+            for r, text in zip(ordered, texts, strict=True)
         ]
 
-    def _draws(self, uniform_NL: NDArray[np.float32] | None) -> Callable[[NDArray[np.int64], int], Tensor]:
-        """Numbers for the responses that draw their t-th token."""
-        if uniform_NL is not None:
-            return lambda active_A, t: torch.from_numpy(uniform_NL[active_A, t])
-        return lambda active_A, t: torch.rand(len(active_A), generator=self._generator)
+    def _is_gone(self, row: int) -> bool:
+        entry, _ = self._rows.owner(row)
+        return self._requests.get(entry.request.id) is not entry
+
+    def _stop_if_none_runs(self) -> None:
+        if not self.num_running:
+            self._next = None
+            self._branches = Branches()
+            self._decoder.clear()
+
+    def _set_full_precision(self, full_precision: bool) -> None:
+        self._full_precision = full_precision
+        self._layers.set_full_precision(full_precision)
 
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:
@@ -149,7 +239,3 @@ def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop
         texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
         found |= {token for token, text in enumerate(texts) if stop_text in text}
     return found
-
-
-def _runs(versions: Sequence[Version]) -> TokenVersions:
-    return tuple((version, len(list(run))) for version, run in groupby(versions))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tba.engines.base import Engine
-from tba.rewards.scorer import Scorer, Scores
+from tba.engines.base import Engine, stream
+from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.tasks.base import Problem, Task
 from tba.types import Response
 
@@ -104,23 +104,34 @@ def graded(
 ) -> list[list[Answer]]:
     """Generate and grade: the answers to each problem, in the problems' order.
 
-    Prompts of similar length go together, since a batch is padded to its longest; the longest first, so that what does
-    not fit into memory is found out at once.
+    The longest prompts go first, so that what does not fit into memory is found out at once. Answers are graded while
+    others are generated.
     """
     order = sorted(range(len(problems)), key=lambda i: -len(problems[i].prompt.tokens))
-    answers: dict[int, list[Answer]] = {}
-    for start in range(0, len(order), prompts_per_batch):
-        chosen = order[start : start + prompts_per_batch]
-        part = [problems[i] for i in chosen]
-        responses = engine.generate([p.prompt for p in part], num_responses, greedy=greedy, full_precision=True)
-        scores = scorer.score([p.request(r) for p, r in zip(part, responses, strict=True)])
-        for index, problem, row, scored in zip(chosen, part, responses, scores, strict=True):
-            answers[index] = [
-                Answer(problem, response, reward, greedy, _notes(scorer.names, scored, i))
-                for i, (response, reward) in enumerate(zip(row, scored.rewards, strict=True))
-            ]
-        progress(len(part))
-    return [answers[i] for i in range(len(problems))]
+    made = stream(
+        engine,
+        [problems[i].prompt for i in order],
+        num_responses,
+        num_rows=prompts_per_batch * num_responses,
+        greedy=greedy,
+        full_precision=True,
+    )
+    pending: dict[int, tuple[list[Response], Ticket]] = {}
+    for number, responses in made:
+        index = order[number]
+        pending[index] = responses, scorer.submit(problems[index].request(responses))
+        progress(1)
+    return [_answers(scorer.names, problem, *pending[i], greedy=greedy) for i, problem in enumerate(problems)]
+
+
+def _answers(
+    names: Sequence[str], problem: Problem, responses: Sequence[Response], ticket: Ticket, *, greedy: bool
+) -> list[Answer]:
+    scores = ticket.result()
+    return [
+        Answer(problem, response, reward, greedy, _notes(names, scores, i))
+        for i, (response, reward) in enumerate(zip(responses, scores.rewards, strict=True))
+    ]
 
 
 def _notes(names: Sequence[str], scores: Scores, i: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tba.engines.base import Engine
+from tba.engines.base import Engine, stream
 from tba.evaluations.base import Answer, Evaluation, Progress, graded, mean_and_error, no_progress, response_values
 from tba.policy import Reference
 from tba.rewards.scorer import Scorer, ScoreRequest
@@ -88,17 +88,16 @@ class PreferenceEvaluator:
 
         Samples of one prompt are not independent of each other, so the error is that of the prompts' means.
         """
-        means: list[float] = []
+        prompts = [problem.prompt for problem in self.problems]
         batch = max(1, self.prompts_per_batch // self.num_samples)
-        for start in range(0, len(self.problems), batch):
-            prompts = [problem.prompt for problem in self.problems[start : start + batch]]
-            responses = self.engine.generate(prompts, self.num_samples, full_precision=True)
-            views = reference.token_logprobs(list(zip(prompts, responses, strict=True)))
-            for row, view in zip(responses, views, strict=True):
-                ratios = [r.logprob - float(v.sum(dtype=np.float64)) for r, v in zip(row, view, strict=True)]
-                means.append(float(np.mean(ratios)))
-            progress(len(prompts))
-        kl, error = mean_and_error(means)
+        made = stream(self.engine, prompts, self.num_samples, num_rows=batch * self.num_samples, full_precision=True)
+        means: dict[int, float] = {}
+        for number, responses in made:
+            [view] = reference.token_logprobs([(prompts[number], responses)])
+            ratios = [r.logprob - float(v.sum(dtype=np.float64)) for r, v in zip(responses, view, strict=True)]
+            means[number] = float(np.mean(ratios))
+            progress(1)
+        kl, error = mean_and_error([means[number] for number in range(len(prompts))])
         return {"kl": kl, "kl_se": error}
 
     def _paper_perplexity(self, untempered: Reference, answers: Sequence[Answer]) -> float:

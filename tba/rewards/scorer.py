@@ -1,7 +1,7 @@
-"""The Scorer: batches of requests in, scores out, from reward processes that are replaced when they hang or die.
+"""The Scorer: requests in, scores out, from reward processes that are replaced when they hang or die.
 
-Scoring overlaps with the caller's work: `submit` returns at once, `collect` waits. Every request is answered; what
-went wrong with one is in its scores and never costs another. There are as many processes as were asked for, never
+Scoring overlaps with the caller's work: `submit` returns a ticket at once. Every request is answered; what went wrong
+with one is in its scores and never costs another. There are as many processes as were asked for, never
 more. A process scores one group at a time, or several if functions are `async`: these wait for each other's judges,
 sandboxes and networks together.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,11 +23,10 @@ from tba.rewards.scoring import Failure, FailureKind, ScoreRequest, Scores, all_
 from tba.rewards.serve import Ready
 from tba.types import TbaError
 
-__all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores", "Waiting"]
+__all__ = ["Failure", "FailureKind", "ScoreRequest", "Scorer", "Scores", "Ticket", "Waiting"]
 
 Waiting = Callable[[], AbstractContextManager[None]]
 _Job = tuple[ScoreRequest, Future[Scores]]
-_Batch = list[Future[Scores]]
 
 GROUPS_AT_ONCE = 32
 """Requests under way at a time in a process with `async` functions."""
@@ -36,8 +34,26 @@ START_TRIES = 3
 """How often a process is started that dies before it is ready: loading models is when memory runs out for a moment."""
 
 
+class Ticket:
+    """A request that is being scored."""
+
+    def __init__(self, future: Future[Scores], waiting: Waiting = nullcontext) -> None:
+        self._future = future
+        self._waiting = waiting
+
+    @property
+    def ready(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._future.done()
+
+    def result(self) -> Scores:
+        """Wait for the scores. TbaError if a lost process could not be replaced."""
+        with self._waiting():
+            return self._future.result()
+
+
 class Scorer:
-    """Owns the reward processes, and the threads that feed them. One thread submits and collects."""
+    """Owns the reward processes, and the threads that feed them."""
 
     def __init__(
         self,
@@ -66,7 +82,6 @@ class Scorer:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
-        self._batches: deque[_Batch] = deque()
         self._at_exit: Finalize | None = None
 
     @property
@@ -113,29 +128,20 @@ class Scorer:
             self._threads.append(thread)
             thread.start()
 
-    def submit(self, requests: Sequence[ScoreRequest]) -> None:
-        """Queue a batch and return at once."""
-        self._batches.append(self._enqueue(requests))
-
-    def ready(self) -> bool:
-        """True if `collect` would not wait; False also with no batch submitted."""
-        return bool(self._batches) and all(future.done() for future in self._batches[0])
-
-    def collect(self) -> list[Scores]:
-        """Wait for the oldest batch not yet collected; one Scores for each of its requests, in order.
-
-        Raises TbaError if a lost process could not be replaced.
-        """
-        if not self._batches:
-            raise RuntimeError("no batch was submitted")
-        return self._results(self._batches.popleft())
+    def submit(self, request: ScoreRequest) -> Ticket:
+        """Queue a request and return at once. Requests are begun in order."""
+        if not self._threads or self._workers[0].closed:
+            raise RuntimeError("the scorer is not running")
+        future: Future[Scores] = Future()
+        self._jobs.put((request, future))
+        return Ticket(future, self.waiting)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """Score a batch and wait for it. Batches submitted before go first, and stay to be collected."""
-        return self._results(self._enqueue(requests))
+        """Score some requests and wait for them."""
+        return [ticket.result() for ticket in [self.submit(request) for request in requests]]
 
     def close(self) -> None:
-        """End the processes and drop what was not collected. May be called twice."""
+        """End the processes and drop what was not scored. May be called twice."""
         _abandon(self._workers)
         if self._at_exit is not None:
             self._at_exit.cancel()
@@ -154,18 +160,6 @@ class Scorer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _results(self, batch: _Batch) -> list[Scores]:
-        with self.waiting():
-            return [future.result() for future in batch]
-
-    def _enqueue(self, requests: Sequence[ScoreRequest]) -> _Batch:
-        if not self._threads or self._workers[0].closed:
-            raise RuntimeError("the scorer is not running")
-        batch: _Batch = [Future() for _ in requests]
-        for job in zip(requests, batch, strict=True):
-            self._jobs.put(job)
-        return batch
 
 
 def _abandon(workers: Sequence[_Worker]) -> None:
@@ -190,7 +184,7 @@ class _Worker:
             request, future = job
             try:
                 future.set_result(self._score(request))
-            except Exception as error:  # whatever it is, `collect` raises it; unanswered, it would wait forever
+            except Exception as error:  # whatever it is, the ticket raises it; unanswered, it would wait forever
                 future.set_exception(error)
 
     def launch(self) -> RewardProcess:
@@ -220,7 +214,7 @@ class _Worker:
         raise AssertionError("not reached")
 
     def abandon(self) -> None:
-        """Nobody will collect: do not wait for user code."""
+        """Nobody will ask for scores: do not wait for user code."""
         with self._lock:
             self.closed = True
             if self._process is not None and self._num_busy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import xxhash
 
 from tba.types import Prompt, TbaError
@@ -44,34 +43,20 @@ class Victim:
             seed=seed,
             top_p=top_p,
         )
-        self._max_new_tokens, self._num_replies = max_new_tokens, num_replies
-        self._batch_size, self._seed = batch_size, seed
+        self._num_replies, self._batch_size = num_replies, batch_size
 
     def __call__(self, attacks: Sequence[str]) -> list[list[str]]:
+        from tba.engines.base import generate
+
         texts = [self._framed(attack) for attack in attacks]
-        # Neighbours of about one length pad little.
-        order = sorted(range(len(attacks)), key=lambda i: len(texts[i]))
-        at_a_time = max(1, self._batch_size // self._num_replies)
-        replies: dict[int, list[str]] = {}
-        for start in range(0, len(order), at_a_time):
-            part = order[start : start + at_a_time]
-            made = self._generate([texts[i] for i in part], [attacks[i] for i in part])
-            replies |= dict(zip(part, made, strict=True))
-        return [replies[i] for i in range(len(attacks))]
+        ids = [self._tokenizer(text, add_special_tokens=not self._chat).input_ids for text in texts]
+        prompts = [Prompt(str(i), text, tuple(row)) for i, (text, row) in enumerate(zip(texts, ids, strict=True))]
+        seeds = [xxhash.xxh3_64_intdigest(attack.encode()) for attack in attacks]
+        replies = generate(self._engine, prompts, self._num_replies, num_rows=self._batch_size, seeds=seeds)
+        return [[reply.text for reply in row] for row in replies]
 
     def _framed(self, attack: str) -> str:
         if not self._chat:
             return attack
         messages = [{"role": "user", "content": attack}]
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-    def _generate(self, texts: Sequence[str], attacks: Sequence[str]) -> list[list[str]]:
-        shape = (self._num_replies, self._max_new_tokens)
-        uniform_NL = np.concatenate([self._rng(attack).random(shape, dtype=np.float32) for attack in attacks])
-        ids = [self._tokenizer(text, add_special_tokens=not self._chat).input_ids for text in texts]
-        prompts = [Prompt(str(i), text, tuple(row)) for i, (text, row) in enumerate(zip(texts, ids, strict=True))]
-        replies = self._engine.generate(prompts, self._num_replies, uniform_NL=uniform_NL)
-        return [[reply.text for reply in row] for row in replies]
-
-    def _rng(self, attack: str) -> np.random.Generator:
-        return np.random.default_rng([self._seed, xxhash.xxh3_64_intdigest(attack.encode())])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
+from tba.engines.base import Request
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import graded, no_progress
 from tba.launch.evaluation import _breakdown_table, _table, _write, follow
 from tba.rewards.scorer import Scorer
 from tba.runs import answers_file
 from tba.tasks.base import Problem
-from tba.testing import make_response
-from tba.types import Prompt, Response, Version
+from tba.testing import FakeEngine, make_response
+from tba.types import Prompt, Response
 
 ROWS = [("1", "Algebra", "#### 7"), ("1", "Geometry", "#### 8"), ("2", "Algebra", "it is 7"), ("2", None, "none")]
 PROBLEMS = [
@@ -33,33 +33,24 @@ PROBLEMS = [
 ]
 
 
-class Echo:
+def echo(request: Request) -> list[Response]:
     """Answers a prompt with its own text."""
-
-    version = Version(0, 0)
-
-    def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Response]]:
-        return [[make_response([1], text=prompt.text)] * num_responses for prompt in prompts]
+    return [make_response([1], text=request.prompt.text)] * request.num_responses
 
 
 def evaluation(**settings: Any) -> Any:
     functions = ["final_answer_or_last_number", "by_last_number"]
     with Scorer([f"tba.rewards.answer:{name}" for name in functions], [1, 0], timeout_seconds=240) as scorer:
         defaults: dict[str, Any] = {"num_samples": 0, "success_reward": 0.5, "prompts_per_batch": 3}
-        return AccuracyEvaluator(Echo(), scorer, PROBLEMS, **defaults | settings)()  # type: ignore[arg-type]
+        return AccuracyEvaluator(FakeEngine(echo), scorer, PROBLEMS, **defaults | settings)()
 
 
-def test_prompts_of_similar_length_go_together_and_answers_keep_their_order() -> None:
-    batches = []
-
-    class Noting(Echo):
-        def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Response]]:
-            batches.append([len(prompt.tokens) for prompt in prompts])
-            return super().generate(prompts, num_responses, **options)
-
+def test_the_longest_prompts_go_first_and_answers_keep_their_order() -> None:
+    engine = FakeEngine(echo)
     with Scorer(["tba.rewards.answer:final_answer"], [1], timeout_seconds=240) as scorer:
-        answers = graded(Noting(), scorer, PROBLEMS, 1, 2, greedy=True, progress=no_progress)  # type: ignore[arg-type]
-    assert batches == [[5, 4], [2, 1]]
+        answers = graded(engine, scorer, PROBLEMS, 1, 2, greedy=True, progress=no_progress)
+    assert [len(request.prompt.tokens) for request in engine.requests] == [5, 4, 2, 1]
+    assert all(request.greedy and request.full_precision for request in engine.requests)
     assert [answer.response.text for (answer,) in answers] == [text for _, _, text in ROWS]
 
 

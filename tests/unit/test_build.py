@@ -23,6 +23,7 @@ from tba.build import (
 from tba.config import Config, load_config
 from tba.devices import CPU
 from tba.encoding import encoder
+from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
 from tba.policy import Policy, Reference, load_model, load_tokenizer
 from tba.testing import make_group, make_response
@@ -114,7 +115,7 @@ def test_long_generations_and_passes_give_signs_of_life(attention: str) -> None:
     _beat_at_every_pass(model, activity)
     prompt = Prompt("p", "1+1=\n", tuple(tokenizer.encode("1+1=\n")))
     engine = TransformersEngine(model, tokenizer, temperature=1.0, max_new_tokens=20, seed=0)
-    [responses] = engine.generate([prompt], 2)
+    [responses] = generate(engine, [prompt], 2)
     assert activity.num_beats >= max(len(response) for response in responses) > 1
     activity.num_beats = 0
     answered = [(prompt, [make_response([4, 5, 6 + i])]) for i in range(3)]
@@ -145,7 +146,7 @@ def test_what_searchers_generate_with_does_not_depend_on_the_precision_of_traini
         model = load_model("arithmetic")
         engine = _engine(config, model, tokenizer, 0, config.engine.settled_precision)
         prompt = Prompt("p", "12+7=\n", encoder(tokenizer)("12+7=\n")[1])
-        responses = engine.generate([prompt], 4)[0]
+        responses = generate(engine, [prompt], 4)[0]
         with torch.no_grad():
             exact = Policy(load_model("arithmetic"))(pack([(prompt, responses)])).tokens_T.numpy()
         found[engine_precision] = float(np.abs(np.concatenate([r.token_logprobs for r in responses]) - exact).max())

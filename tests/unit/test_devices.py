@@ -23,6 +23,7 @@ from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, para
 from transformers import PreTrainedModel
 
 from tba.devices import as_tensor, moved
+from tba.engines.base import Request, generate
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.embeddings import Embedder
@@ -177,17 +178,14 @@ def assert_same_weights(found: PreTrainedModel, expected: PreTrainedModel) -> No
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    "attention",
-    ["padded", pytest.param("auto", marks=pytest.mark.xfail(reason="mixes types until its decoder is rewritten"))],
-)
+@pytest.mark.parametrize("attention", ["auto", "padded"])
 def test_an_engine_that_keeps_bfloat16_generates_a_little_off_policy(folder: str, attention: str, device: str) -> None:
     whole = Reference(Policy(model_on(device, folder, attention), temperature=0.9), max_tokens=100)
     half = moved(load_model(folder, attention=attention, dtype="bfloat16"), torch.device(device))
     engine = TransformersEngine(half, load_tokenizer(folder), temperature=0.9, max_new_tokens=6, seed=0)
     engine.load(WeightUpdate(Version(0, 1), export_weights(load_model(folder))))
     prompts = [problem.prompt for problem in problems(folder)]
-    responses = engine.generate(prompts, 4)
+    responses = generate(engine, prompts, 4)
     views = whole.token_logprobs(list(zip(prompts, responses, strict=True)))
     off = [
         r.token_logprobs - v for row, view in zip(responses, views, strict=True) for r, v in zip(row, view, strict=True)
@@ -211,6 +209,26 @@ def test_a_reference_pass_stays_where_its_model_is(folder: str, attention: str, 
         np.concatenate([r for row in views for r in row]) for views in (found, plain.token_logprobs(asked))
     )
     assert_same(flat, expected, device)
+
+
+@pytest.mark.parametrize("attention", ["auto", "padded"])
+def test_generation_stays_where_its_model_is(folder: str, attention: str) -> None:
+    """With rows that are refilled, temperatures of different requests, and greedy ones beside them."""
+
+    def generated() -> list[list[int]]:
+        for number, (length, temperature) in enumerate([(5, None), (2, 1.3), (9, 0.7), (3, None)]):
+            prompt = Prompt(str(number), "", tuple(range(5, 5 + length)))
+            engine.submit(Request(number, prompt, 3, temperature, greedy=number == 3, seed=number))
+        found: dict[int, list[list[int]]] = {}
+        while engine.num_running or engine.num_waiting:
+            found |= {done.id: [r.tokens.tolist() for r in done.responses] for done in engine.collect(5)}
+        return [tokens for number in sorted(found) for tokens in found[number]]
+
+    model, tokenizer = load_model(folder, attention=attention), load_tokenizer(folder)
+    engine = TransformersEngine(model, tokenizer, temperature=0.9, max_new_tokens=20, seed=0)
+    expected = generated()
+    with torch.device("meta"):
+        assert generated() == expected
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -255,7 +273,6 @@ def test_a_guard_stays_where_it_is(tmp_path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.usefixtures("generation_apart")
 def test_a_victim_stays_where_it_is(folder: str, device: str) -> None:
     plain, strict = (
         Victim(
@@ -281,18 +298,6 @@ def test_a_victim_stays_where_it_is(folder: str, device: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Evaluations
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def generation_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generation has a test of its own: here it may use the default device."""
-    generate = TransformersEngine.generate
-
-    def on_its_own_device(engine: TransformersEngine, *words: Any, **options: Any) -> Any:
-        with engine._model.device:
-            return generate(engine, *words, **options)
-
-    monkeypatch.setattr(TransformersEngine, "generate", on_its_own_device)
 
 
 class InThisProcess:
@@ -389,7 +394,6 @@ def redteam_on(device: str, folder: str, scorer: str) -> RedteamEvaluator:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("build", [accuracy_on, preference_on, redteam_on])
-@pytest.mark.usefixtures("generation_apart")
 def test_an_evaluation_stays_where_its_models_are(
     build: Callable[..., Any], folder: str, scorer_of_texts: str, device: str
 ) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from tba.batch import pack
-from tba.engines import decoders
+from tba.engines import bands, decoders, prompt_keys
+from tba.engines.base import Request, generate
 from tba.engines.branches import Ints
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
@@ -100,7 +101,7 @@ def root_mean_square(values: Tensor) -> float:
 def test_recorded_logprobs_are_those_of_the_policy(name: str, shared: bool, temperature: float) -> None:
     model = exact_model_of(name, shared=shared)
     model.generation_config.eos_token_id = list(range(EOS, 9))  # so that rows end, and leave, at different times
-    groups = engine_of(model, temperature=temperature).generate(PROMPTS, 5)
+    groups = generate(engine_of(model, temperature=temperature), PROMPTS, 5)
     assert [len(group) for group in groups] == [5, 5, 5, 5]
     assert len({len(response) for response in flat(groups)}) > 2
     assert_logprobs_are_those_of(exact_model_of(name, shared=False), PROMPTS, groups, temperature)
@@ -110,7 +111,7 @@ def test_recorded_logprobs_are_those_of_the_policy(name: str, shared: bool, temp
 @in_float64()
 def test_recorded_logprobs_are_right_beyond_a_window(name: str) -> None:
     model = exact_model_of(name, shared=False)
-    groups = engine_of(model, temperature=0.8).generate(PROMPTS, 5)
+    groups = generate(engine_of(model, temperature=0.8), PROMPTS, 5)
     assert max(map(len, flat(groups))) > 4, "longer than the window"
     assert_logprobs_are_those_of(model, PROMPTS, groups, 0.8)
 
@@ -118,29 +119,29 @@ def test_recorded_logprobs_are_right_beyond_a_window(name: str) -> None:
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
 def test_bfloat16_logprobs_are_close(shared: bool) -> None:
     engine = engine_of(model_of(shared=shared), precision="bfloat16")
-    groups = engine.generate(PROMPTS, 5)
+    groups = generate(engine, PROMPTS, 5)
     # Fifteen products in sequence, each rounded to 2⁻⁹ of numbers up to 8: √15 · 8 · 2⁻⁹ if no two errors agree.
     assert FLOAT32 < root_mean_square(errors(groups)) < 15**0.5 * 8 * 2**-9
-    published = engine.generate(PROMPTS, 5, full_precision=True)
+    published = generate(engine, PROMPTS, 5, full_precision=True)
     assert errors(published).abs().max() < FLOAT32
 
 
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
 def test_an_int8_copy_continues_prompts_that_were_read_in_full_precision(shared: bool) -> None:
     engine = engine_of(model_of(shared=shared), precision="int8")
-    groups = engine.generate(PROMPTS, 5)
+    groups = generate(engine, PROMPTS, 5)
     off_T = errors(groups)
     firsts = np.cumsum([0, *(len(response) for response in flat(groups)[:-1])])
     assert off_T[firsts].abs().max() < FLOAT32, "the first token depends on the prompt alone"
     # Activations have 7 bits: a step is 2⁻⁶ of the largest, an error a third of a step, four times that of bfloat16.
     assert 100 * FLOAT32 < root_mean_square(off_T) < 4 * 15**0.5 * 8 * 2**-9
-    published = engine.generate(PROMPTS, 5, full_precision=True)
+    published = generate(engine, PROMPTS, 5, full_precision=True)
     assert errors(published).abs().max() < FLOAT32
 
 
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
 def test_a_response_ends_with_its_first_end_of_sequence(shared: bool) -> None:
-    responses = flat(engine_of(model_of(shared=shared)).generate(PROMPTS, 20))
+    responses = flat(generate(engine_of(model_of(shared=shared)), PROMPTS, 20))
     for response in responses:
         assert response.finished == (response.tokens[-1] == EOS)
         assert EOS not in response.tokens[:-1]
@@ -154,7 +155,7 @@ def test_a_response_ends_with_its_first_end_of_sequence(shared: bool) -> None:
 
 
 def test_a_limit_of_one_token_is_a_response_of_one_token() -> None:
-    responses = flat(engine_of(model_of(), limit=1).generate(PROMPTS, 20))
+    responses = flat(generate(engine_of(model_of(), limit=1), PROMPTS, 20))
     assert {len(response) for response in responses} == {1}
     assert {response.finished for response in responses} == {True, False}
 
@@ -165,7 +166,7 @@ def test_stop_tokens_are_those_of_tokenizer_and_generation_config() -> None:
     assert stop_tokens(model, TOKENIZER) == {EOS, 5}
     model.generation_config.eos_token_id = 6
     assert stop_tokens(model, TOKENIZER) == {EOS, 6}
-    responses = flat(engine_of(model).generate(PROMPTS, 20))
+    responses = flat(generate(engine_of(model), PROMPTS, 20))
     assert {int(response.tokens[-1]) for response in responses if response.finished} == {EOS, 6}
     assert not any({EOS, 6} & set(response.tokens[:-1].tolist()) for response in responses)
 
@@ -176,13 +177,13 @@ def test_a_model_that_never_stops_is_cut() -> None:
     tokenizer = character_tokenizer("abcdefghijklmnopqrstu")
     tokenizer.eos_token = None
     engine = TransformersEngine(model, tokenizer, temperature=1.0, max_new_tokens=LIMIT, seed=0)
-    responses = flat(engine.generate(PROMPTS, 3))
+    responses = flat(generate(engine, PROMPTS, 3))
     assert {(len(response), response.finished) for response in responses} == {(LIMIT, False)}
 
 
 def test_a_model_whose_layers_repeat_is_refused() -> None:
     with pytest.raises(TbaError, match="does not fit"):
-        engine_of(build(REPEATING, shared=True)).generate(PROMPTS, 2)
+        generate(engine_of(build(REPEATING, shared=True)), PROMPTS, 2)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_a_model_whose_layers_repeat_is_refused() -> None:
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
 @in_float64()
 def test_greedy_is_what_transformers_generates(name: str, shared: bool) -> None:
-    groups = engine_of(exact_model_of(name, shared=shared)).generate(PROMPTS, 1, greedy=True)
+    groups = generate(engine_of(exact_model_of(name, shared=shared)), PROMPTS, 1, greedy=True)
     theirs = exact_model_of(name, shared=False)
     for prompt, tokens in zip(PROMPTS, token_lists(groups), strict=True):
         ids = torch.tensor([prompt.tokens])
@@ -207,7 +208,7 @@ def test_greedy_is_what_transformers_generates(name: str, shared: bool) -> None:
 def test_first_tokens_have_the_frequencies_of_the_softmax(shared: bool, temperature: float) -> None:
     model = model_of(shared=shared)
     prompt = PROMPTS[0]
-    responses = flat(engine_of(model, temperature=temperature, limit=1).generate([prompt], 20_000))
+    responses = flat(generate(engine_of(model, temperature=temperature, limit=1), [prompt], 20_000))
     with torch.no_grad():
         logits = model_of(shared=False)(input_ids=torch.tensor([prompt.tokens])).logits[0, -1]
     exact = (logits.double() / temperature).softmax(-1)
@@ -218,7 +219,7 @@ def test_first_tokens_have_the_frequencies_of_the_softmax(shared: bool, temperat
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_a_coarse_copy_draws_from_the_density_that_it_records(precision: Precision) -> None:
     """Of the tokens that follow the most frequent first one: how often each came, and how likely it was said to be."""
-    responses = flat(engine_of(model_of(), limit=2, precision=precision).generate(PROMPTS[:1], 20_000))
+    responses = flat(generate(engine_of(model_of(), limit=2, precision=precision), PROMPTS[:1], 20_000))
     [(first, _)] = Counter(int(response.tokens[0]) for response in responses).most_common(1)
     followed = [r for r in responses if len(r) == 2 and r.tokens[0] == first]
     density: dict[int, float] = {}
@@ -232,19 +233,19 @@ def test_a_coarse_copy_draws_from_the_density_that_it_records(precision: Precisi
 
 
 def test_the_seed_makes_the_responses() -> None:
-    first, again, other = (token_lists(engine_of(model_of(), seed=s).generate(PROMPTS, 4)) for s in (1, 1, 2))
+    first, again, other = (token_lists(generate(engine_of(model_of(), seed=s), PROMPTS, 4)) for s in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_a_restored_engine_continues_the_same_stream() -> None:
     engine = engine_of(model_of(), seed=1)
-    engine.generate(PROMPTS, 4)
+    generate(engine, PROMPTS, 4)
     state = engine.state()
-    expected = [token_lists(engine.generate(PROMPTS, 4)) for _ in range(2)]
+    expected = [token_lists(generate(engine, PROMPTS, 4)) for _ in range(2)]
     restored = engine_of(model_of(), seed=99)
     restored.restore(state)
-    assert [token_lists(restored.generate(PROMPTS, 4)) for _ in range(2)] == expected
+    assert [token_lists(generate(restored, PROMPTS, 4)) for _ in range(2)] == expected
     assert expected[0] != expected[1]
 
 
@@ -254,16 +255,17 @@ def test_a_restored_engine_continues_the_same_stream() -> None:
 
 
 @pytest.fixture
-def rearranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of slots that decoders were brought to."""
     numbers: list[int] = []
     for decoder in (decoders.SharedPromptDecoder, decoders.CachedDecoder):
 
-        def counted(self: Any, sources_R: Ints, original: Any = decoder.rearrange) -> None:
-            numbers.append(len(sources_R))
-            original(self, sources_R)
+        def counted(self: Any, token_R: Ints, *others: Any, original: Any = decoder.step) -> Tensor:
+            numbers.append(len(token_R))
+            stepped: Tensor = original(self, token_R, *others)
+            return stepped
 
-        monkeypatch.setattr(decoder, "rearrange", counted)
+        monkeypatch.setattr(decoder, "step", counted)
     return numbers
 
 
@@ -282,33 +284,25 @@ def test_slots_that_part_and_leave_keep_to_their_own_tokens(
     name: str,
     shared: bool,
     drop_below: float,
-    rearranged: list[int],
+    slots: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decoders, "DROP_PROMPTS_BELOW", drop_below)
-    monkeypatch.setattr(decoders, "BLOCK", 5)  # so that room is added on the way, twice
+    monkeypatch.setattr(prompt_keys, "REBUILD_BELOW", drop_below)
+    monkeypatch.setattr(bands, "BLOCK", 5)  # so that room is added on the way, twice
     model = exact_model_of(name, shared=shared)
     # Cool enough for responses to run together for a while, warm enough for them to part.
     for temperature, count in ((0.3, 6), (1.3, 6), (1.3, 1)):
-        sampled = engine_of(model, temperature=temperature).generate(PROMPTS, count)
+        sampled = generate(engine_of(model, temperature=temperature), PROMPTS, count)
         # A mistaken slot would go on from another's tokens, and its log-probabilities would not be those of its own.
         assert_logprobs_are_those_of(exact_model_of(name, shared=False), PROMPTS, sampled, temperature)
-    assert len(set(rearranged)) > 3, "slots parted and left"
+    assert len(set(slots)) > 3, "slots parted and left"
 
 
-def test_what_responses_have_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[int] = []
-    step = decoders.SharedPromptDecoder.step
-
-    def counted(self: Any, tokens_R: torch.Tensor) -> torch.Tensor:
-        rows.append(len(tokens_R))
-        return step(self, tokens_R)
-
-    monkeypatch.setattr(decoders.SharedPromptDecoder, "step", counted)
-    groups = engine_of(model_of(), temperature=0.05).generate(PROMPTS, 50)
+def test_what_responses_have_in_common_is_computed_once(slots: list[int]) -> None:
+    groups = generate(engine_of(model_of(), temperature=0.05), PROMPTS, 50)
     distinct = [len({tuple(tokens) for tokens in token_lists([group])}) for group in groups]
     assert 1 < max(distinct) < 25
-    assert max(rows) <= sum(distinct)
+    assert max(slots) <= sum(distinct)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -320,26 +314,26 @@ def update_from(model: PreTrainedModel, step: int) -> WeightUpdate:
     return WeightUpdate(Version(0, step), {name: tensor.copy() for name, tensor in export_weights(model).items()})
 
 
-def load_at(engine: TransformersEngine, updates: dict[int, WeightUpdate]) -> Callable[[], None]:
-    """Loads an update between steps, at the given numbers of the call."""
-    calls = iter(range(LIMIT))
-
-    def between_steps() -> None:
-        call = next(calls)
-        if call in updates:
-            engine.load(updates[call])
-
-    return between_steps
+def generate_with_loads(
+    engine: TransformersEngine, num_responses: int, updates: dict[int, WeightUpdate]
+) -> list[list[Response]]:
+    """Responses to the prompts, with an update loaded after these numbers of steps."""
+    for number, prompt in enumerate(PROMPTS):
+        engine.submit(Request(number, prompt, num_responses))
+    found: dict[int, list[Response]] = {}
+    for step in range(LIMIT):
+        if step in updates:
+            engine.load(updates[step])
+        found |= {done.id: done.responses for done in engine.collect(1_000)}
+    return [found[number] for number in range(len(PROMPTS))]
 
 
 @pytest.mark.parametrize("shared", DECODERS.values(), ids=DECODERS)
 def test_tokens_carry_the_version_that_made_them(shared: bool) -> None:
     new = model_of(shared=shared, seed=1)
     engine = engine_of(model_of(shared=shared))
-    groups = engine.generate(
-        PROMPTS, 6, between_steps=load_at(engine, {2: update_from(new, 7), 5: update_from(new, 9)})
-    )
-    old = engine_of(model_of(shared=shared)).generate(PROMPTS, 6)
+    groups = generate_with_loads(engine, 6, {3: update_from(new, 7), 6: update_from(new, 9)})
+    old = generate(engine_of(model_of(shared=shared)), PROMPTS, 6)
     assert engine.version == Version(0, 9)
     expected_runs = ((NEVER_PUBLISHED, 3), (Version(0, 7), 3), (Version(0, 9), LIMIT - 6))
     for response, before in zip(flat(groups), flat(old), strict=True):
@@ -364,6 +358,6 @@ def test_loaded_weights_are_sampled_from(shared: bool) -> None:
     engine = engine_of(model_of(shared=shared))
     assert engine.version == NEVER_PUBLISHED
     engine.load(update_from(new, 3))
-    groups = engine.generate(PROMPTS, 4)
+    groups = generate(engine, PROMPTS, 4)
     assert {response.token_versions for response in flat(groups)} == {((Version(0, 3), len(r)),) for r in flat(groups)}
-    assert token_lists(groups) == token_lists(engine_of(new).generate(PROMPTS, 4))
+    assert token_lists(groups) == token_lists(generate(engine_of(new), PROMPTS, 4))

@@ -10,6 +10,7 @@ from tiny_models import token_logprobs
 
 from tba.batch import pack
 from tba.config import SearcherConfig
+from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.exploration import Exploration
 from tba.policy import load_model, load_tokenizer
@@ -66,7 +67,7 @@ def engine_of(folder: str, stop_text: str = "") -> TransformersEngine:
 def test_log_probabilities_are_those_of_the_sampler(tmp_path: Path, temperature: float | None) -> None:
     folder = str(save_tiny_model(tmp_path))
     prompts = [Prompt("p", "", (5, 6, 7))] * 3  # copies of one prompt are prompts like others
-    answers = engine_of(folder).generate(prompts, 4, temperature=temperature)
+    answers = generate(engine_of(folder), prompts, 4, temperature=temperature)
     assert [len(row) for row in answers] == [4, 4, 4]
     packed = pack(list(zip(prompts, answers, strict=True)))
     with torch.no_grad():
@@ -84,7 +85,7 @@ def test_a_response_may_end_with_a_text(tmp_path: Path) -> None:
     stop = stop_tokens(load_model(folder), tokenizer, "e")
     assert {vowel, tokenizer.eos_token_id} <= stop
     assert tokenizer.convert_tokens_to_ids("x") not in stop
-    answers = engine_of(folder, "e").generate([Prompt("p", "", (5, 6))], 64)[0]
+    answers = generate(engine_of(folder, "e"), [Prompt("p", "", (5, 6))], 64)[0]
     assert any(r.tokens[-1] == vowel for r in answers)
     assert all(vowel not in r.tokens[:-1] for r in answers)
     assert all(r.finished == (int(r.tokens[-1]) in stop) for r in answers)

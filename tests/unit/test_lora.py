@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tba.batch import PackedTokens, pack
 from tba.engines import packed_linear
+from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
 from tba.lora import adapter_tensors, add_adapters, merged, restore_adapters, save_merged
 from tba.policy import export_weights, import_weights, load_model, load_tokenizer
@@ -102,7 +103,7 @@ def test_an_engine_samples_from_the_adapters_it_loaded(tmp_path: Path, monkeypat
     engine = TransformersEngine(own, load_tokenizer(folder), temperature=0.7, max_new_tokens=8, seed=0)
     engine.load(WeightUpdate(Version(0, 3), export_weights(trained)))
     prompts = [Prompt("a", "", (5, 6, 7)), Prompt("b", "", (8, 9))]
-    responses = engine.generate(prompts, 4)
+    responses = generate(engine, prompts, 4)
     sampled_T = torch.cat([torch.from_numpy(r.token_logprobs) for row in responses for r in row])
     answered_so = pack(list(zip(prompts, responses, strict=True)))
     with torch.no_grad():

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tba.engines.base import Request
 from tba.evaluations.preference import PreferenceEvaluator
+from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.tasks.base import Problem
-from tba.types import NEVER_PUBLISHED, Prompt, Response, Version
+from tba.testing import FakeEngine, ticket_of
+from tba.types import Prompt, Response
 
 
 def response(text: str, logprobs: Sequence[float], finished: bool = True) -> Response:
@@ -25,17 +28,15 @@ def problem(name: str, demonstration: str | None) -> Problem:
     return Problem(Prompt(name, name, (1, 2, 3)), name, {}, demonstration)
 
 
-@dataclass
-class FakeEngine:
+def engine_of(greedy: dict[str, str]) -> FakeEngine:
     """Greedy responses are texts by prompt; sampled ones have two tokens, with log-probabilities −1 and −2."""
 
-    greedy: dict[str, str]
-    version: Version = NEVER_PUBLISHED
+    def respond(request: Request) -> list[Response]:
+        if request.greedy:
+            return [response(greedy[request.prompt.id], [-0.5])]
+        return [response("s", [-1.0, -2.0]) for _ in range(request.num_responses)]
 
-    def generate(self, prompts: Sequence[Prompt], num_responses: int, *, greedy: bool = False, **_: Any) -> Any:
-        if greedy:
-            return [[response(self.greedy[p.id], [-0.5])] for p in prompts]
-        return [[response("s", [-1.0, -2.0]) for _ in range(num_responses)] for _ in prompts]
+    return FakeEngine(respond)
 
 
 @dataclass
@@ -49,6 +50,9 @@ class FakeScorer:
         self.asked += [text for r in requests for text in r.completions]
         rewards = [tuple(None if "?" in text else float(text) for text in r.completions) for r in requests]
         return [Scores(reward, ((0.0,),) * len(reward), ()) for reward in rewards]
+
+    def submit(self, request: ScoreRequest) -> Ticket:
+        return ticket_of(self.score([request])[0])
 
     def __enter__(self) -> FakeScorer:
         return self
@@ -75,7 +79,7 @@ def evaluator(texts: dict[str, tuple[str, str | None]], **changes: Any) -> tuple
         "untempered": FakeReference(-3.0),
     }
     problems = [problem(name, reference) for name, (_, reference) in texts.items()]
-    engine = FakeEngine({name: text for name, (text, _) in texts.items()})
+    engine = engine_of({name: text for name, (text, _) in texts.items()})
     return PreferenceEvaluator(engine, FakeScorer(), problems, **(settings | changes)), judge  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ from tiny_models import FLOAT32
 from tba import policy
 from tba.config import Config, load_config
 from tba.engines import sampling
+from tba.engines.base import Request
 from tba.evaluations.base import Evaluation
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
 from tba.evaluations.redteam import RedteamEvaluator, wilson
@@ -25,12 +26,21 @@ from tba.policy import load_model, load_tokenizer
 from tba.rewards.functions import RewardFactory
 from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import EMPTY_LOG_SCORE, VictimHarm
+from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest
 from tba.rewards.victim import Victim
 from tba.tasks import redteam
 from tba.tasks.base import Problem
-from tba.testing import character_tokenizer, make_response, save_tiny_classifier, save_tiny_model, score_now
-from tba.types import Prompt, Response, TbaError, Version
+from tba.testing import (
+    FakeEngine,
+    character_tokenizer,
+    make_response,
+    save_tiny_classifier,
+    save_tiny_model,
+    score_now,
+    ticket_of,
+)
+from tba.types import Prompt, Response, TbaError
 
 ATTACKS = ["why is the sky blue?", "tell me more", "and then what happened to them?"]
 
@@ -277,18 +287,16 @@ def test_extras_of_the_wrong_length_cost_their_group_only() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class ListedEngine:
+def listed(texts: Sequence[str]) -> FakeEngine:
     """Responses from a list, in turn."""
+    remaining = iter(texts)
 
-    version = Version(0, 0)
+    def respond(request: Request) -> list[Response]:
+        assert not request.greedy
+        made = [next(remaining) for _ in range(request.num_responses)]
+        return [make_response([ord(c) for c in text] + [1], text=text) for text in made]
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = iter(texts)
-
-    def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Response]]:
-        assert not options["greedy"]
-        made = [next(self._texts) for _ in range(num_responses)]
-        return [[make_response([ord(c) for c in text] + [1], text=text) for text in made] for _ in prompts]
+    return FakeEngine(respond)
 
 
 class ListedScorer:
@@ -296,20 +304,20 @@ class ListedScorer:
 
     names = ("harm",)
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[Any]:
+    def submit(self, request: ScoreRequest) -> Ticket:
         def harm(completions: list[str], log_extra: Any) -> list[float | None]:
             values = [float(text.split()[-1]) for text in completions]
             log_extra("harm", values)
             log_extra("empty_replies", [1] * len(values))
             return [None if value == 0.99 else math.log(max(value, 1e-3)) for value in values]
 
-        return [score_now({"harm": harm}, request) for request in requests]
+        return ticket_of(score_now({"harm": harm}, request))
 
 
 def evaluated(texts: Sequence[str], *, num_attacks: int, embed: Any = None, per_request: int = 2) -> Evaluation:
     problems = [Problem(Prompt(str(i), "", (1,)), "x", {}) for i in range(2)]
     evaluator = RedteamEvaluator(
-        ListedEngine(texts),  # type: ignore[arg-type]
+        listed(texts),
         ListedScorer(),  # type: ignore[arg-type]
         problems,
         num_attacks=num_attacks,

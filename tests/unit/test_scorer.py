@@ -148,40 +148,38 @@ def test_several_weighted_functions_and_their_names():
             assert scores.parts == ((1.0, 1.0, 2.0, 1.0, 3.0), (2.0, 2.0, 4.0, 2.0, 6.0))
 
 
-def test_batches_come_back_in_order_while_the_caller_goes_on(scorer):
+def test_every_ticket_has_its_own_scores_while_the_caller_goes_on(scorer):
     long_text = "x" * 1_000_000  # more than a pipe holds: submitting must not wait for the reader
-    scorer.submit([request("a", act="hang"), request("b", (long_text,))])
-    scorer.submit([request("c", ("dd",))])
-    assert not scorer.ready()
+    hangs = scorer.submit(request("a", act="hang"))
+    others = [scorer.submit(request(name, (text,))) for name, text in (("b", long_text), ("c", "dd"))]
+    assert not hangs.ready
     assert scorer.score([request("d", ("eeee",))])[0].rewards == (4.0,)
-    assert scorer.ready()
-    assert [scores.rewards for scores in scorer.collect()] == [(None, None, None), (1_000_000.0,)]
-    assert [scores.rewards for scores in scorer.collect()] == [(2.0,)]
-    assert not scorer.ready()
-    with pytest.raises(RuntimeError, match="no batch"):
-        scorer.collect()
+    assert all(ticket.ready for ticket in (hangs, *others)), "what was submitted before was begun before"
+    # In any order, and more than once.
+    assert [ticket.result().rewards for ticket in reversed(others)] == [(2.0,), (1_000_000.0,)]
+    assert hangs.result().rewards == (None, None, None)
+    assert others[0].result().rewards == (1_000_000.0,)
 
 
 def test_killing_takes_along_what_the_function_started(scorer, tmp_path):
     pipe = tmp_path / "held-open"
     os.mkfifo(pipe)
-    scorer.submit([request(completions=(str(pipe),), act="hang_with_subprocess")])
+    ticket = scorer.submit(request(completions=(str(pipe),), act="hang_with_subprocess"))
     with pipe.open() as reader:  # ends when the last process that holds the pipe is gone
         assert reader.read() == ""
-    assert scorer.collect()[0].failures[0].kind == "timeout"
+    assert ticket.result().failures[0].kind == "timeout"
 
 
 def test_close_does_not_wait_for_a_hanging_function():
     scorer = Scorer([spec("act")], [], timeout_seconds=10_000)
     scorer.start()
-    scorer.submit([request(act="hang"), request(act="hang")])
-    scorer.submit([request(act="hang")])
+    tickets = [scorer.submit(request(act="hang")) for _ in range(3)]
     scorer.close()
     scorer.close()
     with pytest.raises(RuntimeError, match="closed"):
-        scorer.collect()
+        tickets[-1].result()
     with pytest.raises(RuntimeError, match="not running"):
-        scorer.submit([])
+        scorer.submit(request())
 
 
 @pytest.mark.parametrize(
@@ -388,9 +386,9 @@ from tba.rewards.scorer import Scorer, ScoreRequest
 if __name__ == "__main__":
     scorer = Scorer([sys.argv[1]], [], timeout_seconds=10_000)
     scorer.start()
-    scorer.submit([ScoreRequest("p", "", ("a",), ((1,),), (True,), {"act": sys.argv[2]}, False)])
+    ticket = scorer.submit(ScoreRequest("p", "", ("a",), ((1,),), (True,), {"act": sys.argv[2]}, False))
     if sys.argv[3] == "wait":
-        scorer.collect()
+        ticket.result()
 """
 
 

@@ -1,84 +1,101 @@
-"""How far a Searcher runs ahead of its scores, with an engine and a scorer that only count."""
+"""How a Searcher keeps its engine full and its groups apart, with an engine and a scorer that only count."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tba.activity import Activity
+from tba.engines.base import Finished
 from tba.exploration import Exploration
 from tba.prompts import PromptStream
+from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
-from tba.testing import make_response
-from tba.types import NEVER_PUBLISHED, Group, Prompt, Version
+from tba.testing import FakeEngine, make_response, ticket_of
+from tba.types import Group, Prompt, Response, TokenLogprobs, Version, WeightUpdate
 
-PROBLEMS = [Problem(Prompt(str(i), "", (1,)), "", {}) for i in range(4)]
-BATCH, NUM_BATCHES = 2, 30
+PROBLEMS = [Problem(Prompt(str(i), "", (1,)), str(i), {}) for i in range(50)]
+BATCH = 2
 
 
-class Counting:
-    """Numbers the batches it generates by their version, each after some seconds of a clock of its own; the reference
-    is as good as any."""
+class Counting(FakeEngine):
+    """Finishes one request a step, after some seconds of a clock of its own; its reference is as good as any."""
 
-    version = NEVER_PUBLISHED
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(lambda request: [make_response([1], text=request.prompt.id) for _ in range(2)])
+        self.seconds = seconds
+        self.num_steps = 0
+        self.finished_at: dict[str, int] = {}
 
     def monotonic(self) -> float:
-        return (self.version.step + 1) * self._seconds
+        return self.num_steps * self.seconds
 
-    def generate(self, prompts: Sequence[Prompt], num_responses: int, **options: Any) -> list[list[Any]]:
-        self.version = Version(0, self.version.step + 1)
-        return [[make_response([1], version=self.version) for _ in range(num_responses)] for _ in prompts]
+    def collect(self, num_rows: int) -> list[Finished]:
+        done = super().collect(1 if num_rows else 0)
+        self.num_steps += 1
+        self.finished_at |= {self.requests[finished.id - 1].prompt.id: self.num_steps for finished in done}
+        return done
 
-    def token_logprobs(self, answered: Sequence[Any]) -> list[list[Any]]:
+    def token_logprobs(self, answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> list[list[TokenLogprobs]]:
         return [[np.zeros(len(r), np.float32) for r in responses] for _, responses in answered]
 
 
-class NeverReady:
-    """Scores when asked for them, not before; its processes have begun as many requests as there are of them."""
+def scores_of(request: ScoreRequest) -> Scores:
+    """The prompt's number, and one more."""
+    rewards = (float(request.prompt_id), float(request.prompt_id) + 1)
+    return Scores(rewards, tuple((reward,) for reward in rewards), ())
+
+
+class Slow:
+    """Scores when it is told to, or asked for them; its processes have begun as many requests as there are of them."""
 
     names = ("r",)
 
-    def __init__(self, num_processes: int, overlaps: bool = False) -> None:
+    def __init__(self, num_processes: int = 1, overlaps: bool = False) -> None:
         self.num_processes = num_processes
         self.overlaps = overlaps
-        self._batches: deque[Sequence[ScoreRequest]] = deque()
+        self.requests: dict[str, tuple[ScoreRequest, Future[Scores]]] = {}
 
     @property
     def num_queued(self) -> int:
-        return max(0, sum(map(len, self._batches)) - self.num_processes)
+        return max(0, sum(not future.done() for _, future in self.requests.values()) - self.num_processes)
 
-    def submit(self, requests: Sequence[ScoreRequest]) -> None:
-        self._batches.append(requests)
+    def submit(self, request: ScoreRequest) -> Ticket:
+        scorer = self
 
-    def ready(self) -> bool:
-        return False
+        class Asked(Future[Scores]):
+            def result(self, timeout: float | None = None) -> Scores:
+                if not self.done():
+                    scorer.score(request.prompt_id)
+                return super().result(timeout)
 
-    def collect(self) -> list[Scores]:
-        scores = [(float(i), (float(i),)) for i in range(2)]
-        rewards, parts = zip(*scores, strict=True)
-        return [Scores(rewards, parts, ()) for _ in self._batches.popleft()]
+        self.requests[request.prompt_id] = request, Asked()
+        return Ticket(self.requests[request.prompt_id][1])
+
+    def score(self, prompt_id: str) -> None:
+        request, future = self.requests[prompt_id]
+        future.set_result(scores_of(request))
 
 
-class Ages:
-    """How many batches were generated since each group that is handed up; and the events beside them."""
+class Sent:
+    """The groups that are handed up, how many others were finished since each of them, and the events beside them."""
 
     def __init__(self, engine: Counting) -> None:
         self._engine = engine
+        self.groups: list[Group] = []
         self.ages: list[int] = []
         self.events: list[Any] = []
 
     def send(self, message: Any) -> None:
         if isinstance(message, Group):
-            self.ages.append(self._engine.version.step - message.trajectories[0].version.step)
+            self.groups.append(message)
+            self.ages.append(self._engine.num_steps - self._engine.finished_at[message.prompt.id])
         elif message.kind == "event":
             self.events.append(message.values)
 
@@ -94,17 +111,29 @@ class Spent(Activity):
         return self.spent
 
 
-def counting_searcher(engine: Counting, groups: Ages, scorer: NeverReady, activity: Activity) -> Searcher:
-    parts: Any = {"engine": engine, "reference": engine, "scorer": scorer, "groups": groups}
+class Weights:
+    """A weight channel with what a test puts into it."""
+
+    closed = finished = False
+
+    def __init__(self) -> None:
+        self.newest: WeightUpdate | None = None
+
+    def newer_than(self, version: Version) -> WeightUpdate | None:
+        return self.newest if self.newest is not None and self.newest.version > version else None
+
+
+def searcher_of(
+    engine: Counting, sent: Sent, scorer: Any, activity: Activity | None = None, **changes: Any
+) -> Searcher:
+    parts: dict[str, Any] = {"engine": engine, "reference": engine, "scorer": scorer, "groups": sent}
+    settings: dict[str, Any] = {"weights": Weights(), "num_responses": 2, "prompts_per_batch": BATCH}
     return Searcher(
         "searcher-0",
-        **parts,
         prompts=PromptStream(PROBLEMS, [0]),
         exploration=Exploration(0.0, 1.0, 1.0, [0]),
-        weights=None,  # type: ignore[arg-type]
-        num_responses=2,
-        prompts_per_batch=BATCH,
-        activity=activity,
+        activity=activity or Activity(None, "searcher-0"),
+        **parts | settings | changes,
     )
 
 
@@ -113,28 +142,136 @@ LONG = 1.5 * PATIENCE_SECONDS
 
 @pytest.mark.parametrize(
     ("num_processes", "seconds", "oldest"),
-    [(1, LONG, 1), (BATCH, LONG, 2), (1000, LONG, MAX_PENDING_BATCHES), (1, PATIENCE_SECONDS / 3, 4)],
-    ids=["one process", "one for each request of a batch", "one for each request", "one process, short batches"],
+    [(1, LONG, 3), (4, LONG, 6), (1000, LONG, MAX_PENDING_BATCHES * BATCH), (1, PATIENCE_SECONDS / 6, 7)],
+    ids=["one process", "several", "one for each request", "one process, short steps"],
 )
 def test_a_searcher_runs_ahead_while_somebody_is_at_every_request_or_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, num_processes: int, seconds: float, oldest: int
 ) -> None:
     engine = Counting(seconds)
     monkeypatch.setattr("tba.searcher.time", engine)
-    ages = Ages(engine)
-    searcher = counting_searcher(engine, ages, NeverReady(num_processes), Activity(None, "searcher-0"))
-    for _ in range(NUM_BATCHES):
+    sent = Sent(engine)
+    searcher = searcher_of(engine, sent, Slow(num_processes))
+    for _ in range(40):
         searcher.search()
-    assert len(ages.ages) == BATCH * (NUM_BATCHES - oldest)
-    assert set(ages.ages) == {oldest}
+    assert set(sent.ages) == {oldest}
+    assert len(sent.ages) == 40 - oldest
+
+
+def test_a_group_goes_up_with_its_own_scores_as_soon_as_they_are_there() -> None:
+    engine, scorer = Counting(), Slow(1000)
+    sent = Sent(engine)
+    searcher = searcher_of(engine, sent, scorer)
+    order: list[str] = []
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        searcher.search()
+        waiting = [name for name, (_, future) in scorer.requests.items() if not future.done()]
+        for name in rng.permutation(waiting)[: rng.integers(0, 3)].tolist():
+            scorer.score(name)
+            searcher.search()
+            order.append(name)
+            assert sent.groups[-1].prompt.id == name
+    assert order != sorted(order, key=list(scorer.requests).index), "not in the order they were asked for"
+    for group in sent.groups:
+        assert [t.reward for t in group.trajectories] == [float(group.prompt.id), float(group.prompt.id) + 1]
+        assert {t.response.text for t in group.trajectories} == {group.prompt.id}
+    assert [group.serial for group in sent.groups] == list(range(1, len(sent.groups) + 1))
+
+
+def test_the_engine_always_has_something_to_begin() -> None:
+    engine = Counting()
+    searcher = searcher_of(engine, Sent(engine), Slow(1000), prompts_per_batch=4)
+    for _ in range(20):
+        searcher.search()
+        assert engine.num_waiting >= 4 * 2 - 2, "rows' worth of responses, but for the request just finished"
+    assert len(engine.requests) <= 20 + 4 + 4, "and no more than it will soon begin"
+
+
+def test_with_a_budget_groups_go_up_in_the_order_they_were_asked_for() -> None:
+    class Reversed(Counting):
+        def collect(self, num_rows: int) -> list[Finished]:
+            return list(reversed(FakeEngine.collect(self, 100)))
+
+    engine = Reversed()
+    sent = Sent(engine)
+    engine.finished_at = {problem.prompt.id: 0 for problem in PROBLEMS}
+    searcher = searcher_of(engine, sent, Slow(), budget=7)
+    searcher.run_round()
+    assert [group.prompt.id for group in sent.groups] == [request.prompt.id for request in engine.requests]
+    assert len(sent.groups) == 7
+    searcher.run_round()
+    assert len(sent.groups) == 14
+
+
+def test_no_run_of_equal_rewards_is_longer_than_a_batch() -> None:
+    class Equal(Slow):
+        def submit(self, request: ScoreRequest) -> Ticket:
+            different = request.prompt_id == "7"
+            rewards = (0.0, float(different))
+            return ticket_of(Scores(rewards, tuple((reward,) for reward in rewards), ()))
+
+    engine = Counting()
+    sent = Sent(engine)
+    searcher = searcher_of(engine, sent, Equal(), budget=10, prompts_per_batch=4, skip_equal_rewards=True)
+    searcher.run_round()
+    asked = [request.prompt.id for request in engine.requests]
+    places = [asked.index(group.prompt.id) for group in sent.groups]
+    assert "7" in {group.prompt.id for group in sent.groups}
+    assert max(np.diff([-1, *places])) == 4
+    assert all(gap == 4 for place, gap in zip(places, np.diff([-1, *places]), strict=True) if asked[place] != "7")
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_newer_weights_wait_for_responses_that_run_unless_they_may_change_in_flight(in_flight: bool) -> None:
+    class Running(Counting):
+        """Three responses run until they are let finish."""
+
+        num_running = 3
+
+        def collect(self, num_rows: int) -> list[Finished]:
+            if num_rows == 0:
+                self.num_running -= 1
+                return []
+            return super().collect(num_rows)
+
+        def load(self, update: WeightUpdate) -> None:
+            super().load(update)
+            self.running_at_load = self.num_running
+
+    engine, weights = Running(), Weights()
+    searcher = searcher_of(engine, Sent(engine), Slow(), weights=weights, in_flight_updates=in_flight)
+    weights.newest = WeightUpdate(Version(0, 4), {})
+    searcher.take_weights()
+    assert engine.version == Version(0, 4)
+    assert engine.running_at_load == (3 if in_flight else 0)
+
+
+def test_requests_have_temperatures_of_their_own() -> None:
+    engine = Counting()
+    searcher = searcher_of(engine, Sent(engine), Slow(), budget=40)
+    searcher.exploration = Exploration(0.5, 0.7, 2.0, [1])
+    searcher.run_round()
+    temperatures = [request.temperature for request in engine.requests]
+    assert 10 < temperatures.count(None) < 30
+    assert len(set(temperatures)) == 41 - temperatures.count(None)
+
+
+def test_the_end_drops_what_the_engine_is_at() -> None:
+    engine = Counting()
+    searcher = searcher_of(engine, Sent(engine), Slow())
+    searcher.search()
+    assert engine.num_waiting
+    searcher.finish()
+    assert engine.num_waiting == 0
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_rewards_that_hold_a_searcher_up_are_named_once_with_what_helps(overlaps: bool) -> None:
-    engine = Counting(0.0)
-    sent = Ages(engine)
+    engine = Counting()
+    sent = Sent(engine)
     spent = Spent(generate=60.0, reference=10.0, score=10.0, load=500.0)
-    searcher = counting_searcher(engine, sent, NeverReady(3, overlaps), spent)
+    searcher = searcher_of(engine, sent, Slow(3, overlaps), spent)
     searcher.search()
     assert sent.events == []
     spent.spent["score"] = 30.0
@@ -149,7 +286,7 @@ def test_rewards_that_hold_a_searcher_up_are_named_once_with_what_helps(overlaps
 
 
 def test_a_slow_first_reward_is_no_reason_to_complain() -> None:
-    engine = Counting(0.0)
-    sent = Ages(engine)
-    counting_searcher(engine, sent, NeverReady(1), Spent(generate=1.0, score=9.0)).search()
+    engine = Counting()
+    sent = Sent(engine)
+    searcher_of(engine, sent, Slow(), Spent(generate=1.0, score=9.0)).search()
     assert sent.events == []

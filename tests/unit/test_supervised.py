@@ -185,6 +185,7 @@ QUICK = ["--num-threads", "1", "--learning-rate", "1e-2", "--batch-size", "8"]
 
 def test_sft_learns_to_answer_and_to_end(tmp_path: Path, model: str) -> None:
     pytest.importorskip("trl")
+    from tba.engines.base import generate
     from tba.engines.transformers import TransformersEngine
     from tba.policy import load_model
 
@@ -199,7 +200,7 @@ def test_sft_learns_to_answer_and_to_end(tmp_path: Path, model: str) -> None:
     assert all(tensor.dtype == np.float32 for tensor in load_file(output / "model.safetensors").values())
     tokenizer = load_tokenizer(str(output))
     engine = TransformersEngine(load_model(str(output)), tokenizer, temperature=1.0, max_new_tokens=8, seed=0)
-    [[answer]] = engine.generate([Prompt("p", "", encoder(tokenizer)("3?")[1])], 1, greedy=True)
+    [[answer]] = generate(engine, [Prompt("p", "", encoder(tokenizer)("3?")[1])], 1, greedy=True)
     assert answer.text == "yes."
     assert answer.finished
 
