@@ -74,7 +74,8 @@ def run_parts(names: Sequence[str], *, full: bool, results: Path) -> None:
         rows: list[Row] = []
         for row in made:
             mark = {True: "✓", False: "✗", None: " "}[row.met]
-            found = f"{row.ours} | {row.other} | {row.ratio:.3g} ({row.target}) {row.spread}"
+            target = f" ({row.target})" if row.target else ""
+            found = f"{row.ours} | {row.other} | {row.ratio:.3g}{target} {row.spread}"
             console.print(f"  {mark} {row.name}: {found}")
             rows.append(row)
             # After each: a part that takes an hour keeps what it has if it ends early.
