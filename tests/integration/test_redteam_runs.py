@@ -89,7 +89,8 @@ def test_a_redteam_run_is_evaluated_by_success_and_diversity(run: Path) -> None:
         assert high - low > 0.24
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert summary["attack_success_rate_last"] == evals[-1]["attack_success_rate"]
-    assert summary["accuracy_last"] is None
+    assert summary["judged_by"] == "attack_success_rate"
+    assert "accuracy_last" not in summary
     search = records(run, "search")[-1]
     assert {f"rewards/victim_harm/{name}" for name in ("mean", "harm", "empty_replies")} <= search.keys()
     assert "rewards/victim_harm/replies" not in search, "text is no metric"
@@ -108,9 +109,9 @@ def test_a_resumed_redteam_run_repeats_the_uninterrupted_one(root: Path, run: Pa
 @pytest.mark.parametrize(
     ("section", "key", "message"),
     [
-        ("task", "victim", "check the path of task.victim"),
-        ("task", "classifier", "check the path of task.classifier"),
-        ("evaluation", "embedding_model", "check the path of evaluation.embedding_model"),
+        ("task", "victim", r"task.victim .* is not there: check the path"),
+        ("task", "classifier", r"task.classifier .* is not there: check the path"),
+        ("evaluation", "embedding_model", r"evaluation.embedding_model .* is not there: check the path"),
     ],
 )
 def test_models_that_are_not_there_are_told_before_anything_starts(
