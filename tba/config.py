@@ -146,7 +146,9 @@ class EngineConfig(Section):
     stop_text: str = ""
     """A response also ends with the first token that contains this, such as a line break; empty: it does not."""
     in_flight_updates: bool = False
-    """Take newer weights between decoding steps, not only between batches. Cached keys and values are kept."""
+    """Searchers take newer weights between two decoding steps, and responses that are under way go on with them; their
+    cached keys and values are kept. Off: nothing new begins until the responses under way are finished, so that every
+    response is of one version."""
 
 
 class SearcherConfig(Section):
@@ -157,17 +159,20 @@ class SearcherConfig(Section):
     num_responses: int = Field(16, ge=2)
     """S: responses generated for a prompt."""
     prompts_per_batch: int = Field(8, ge=1)
-    """Prompts generated for at a time: rows in the batch are this times `num_responses`."""
+    """Bounds what a Searcher generates at a time: at most this times `num_responses` responses are under way. A
+    response that ends makes room for the next, of the same prompt or of another."""
     temperature_fraction: float = Field(0.0, ge=0, le=1)
-    """Share of batches sampled at a temperature drawn anew from `temperature_low` to `temperature_high`, for
-    exploration; the others, and all log-probabilities that are trained, keep `engine.temperature`."""
+    """Share of prompts whose responses are sampled at a temperature drawn anew from `temperature_low` to
+    `temperature_high`, for exploration; the others, and all log-probabilities that are trained, keep
+    `engine.temperature`."""
     temperature_low: float = Field(0.7, gt=0)
-    """Lowest temperature of such a batch."""
+    """Lowest temperature of the prompts that `temperature_fraction` samples at another one."""
     temperature_high: float = Field(2.0, gt=0)
-    """Highest temperature of such a batch."""
+    """Highest temperature of the prompts that `temperature_fraction` samples at another one."""
     skip_equal_rewards: bool = False
     """Do not train on groups whose rewards are all equal: beside the distance to the reference they teach nothing, and
-    where right responses are rare they are most groups. At least one group of a batch is handed up."""
+    where right responses are rare they are most groups. At least one of `prompts_per_batch` groups in a row is handed
+    up, so that a run always moves on."""
 
     @model_validator(mode="after")
     def _check(self) -> SearcherConfig:
