@@ -191,8 +191,9 @@ class EngineConfig(Section):
     """A text, such as a line break, that ends a response: the first token that contains it is the last one. If empty,
     only the end-of-sequence token and the length limit end a response."""
     in_flight_updates: bool = False
-    """Whether Searchers load newer weights in the middle of responses, not only between batches. Cached keys and values
-    of the older weights are kept."""
+    """Whether Searchers load newer weights in the middle of responses. Responses that are being generated then go on
+    with the newer weights, and the cached keys and values of the older weights are kept. If false, Searchers begin no
+    new response until those that are being generated are finished, so that each response is of one version."""
 
     @property
     def settled_precision(self) -> Literal["float32", "bfloat16", "int8"]:
@@ -225,20 +226,20 @@ class SearcherConfig(Section):
     num_responses: int = Field(16, ge=2)
     """Responses generated for each prompt (S in the paper)."""
     prompts_per_batch: int = Field(8, ge=1)
-    """Prompts that a Searcher generates responses for at the same time. The engine's batch has this many times
-    `searcher.num_responses` rows."""
+    """Bounds what a Searcher generates at a time: `searcher.prompts_per_batch` times `searcher.num_responses` responses.
+    A response that ends makes room for the next, of the same prompt or of another."""
     temperature_fraction: float = Field(0.0, ge=0, le=1)
-    """Share of batches, from 0 to 1, that are sampled for exploration at a random temperature between
-    `searcher.temperature_low` and `searcher.temperature_high`. All other batches are sampled at `engine.temperature`,
-    and training always uses log-probabilities at `engine.temperature`."""
+    """Share of prompts, from 0 to 1, whose responses are sampled for exploration at a random temperature between
+    `searcher.temperature_low` and `searcher.temperature_high`. Responses to all other prompts are sampled at
+    `engine.temperature`, and training always uses log-probabilities at `engine.temperature`."""
     temperature_low: float = Field(0.7, gt=0)
-    """Lowest temperature of batches that are sampled for exploration; see `searcher.temperature_fraction`."""
+    """Lowest temperature of responses that are sampled for exploration; see `searcher.temperature_fraction`."""
     temperature_high: float = Field(2.0, gt=0)
-    """Highest temperature of batches that are sampled for exploration; see `searcher.temperature_fraction`."""
+    """Highest temperature of responses that are sampled for exploration; see `searcher.temperature_fraction`."""
     skip_equal_rewards: bool = False
     """Whether to leave out groups whose rewards are all equal. They teach the policy nothing but to stay close to the
-    reference, and where right responses are rare most groups are like this. At least one group of each batch is
-    kept."""
+    reference, and where right responses are rare most groups are like this. Of `searcher.prompts_per_batch` groups in a
+    row at least one is kept, so that a run always moves on."""
 
     @model_validator(mode="after")
     def _check(self) -> SearcherConfig:

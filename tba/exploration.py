@@ -9,7 +9,7 @@ from tba.seeds import Purpose, generator
 
 
 class Exploration:
-    """With probability `fraction` a batch is sampled at a temperature drawn from U(low, high).
+    """With probability `fraction` a request is sampled at a temperature drawn from U(low, high).
 
     Trajectory balance allows any sampler. Log-probabilities are still trained at the policy's own temperature.
     `seed`: the run's, and numbers that no other Searcher has.
@@ -20,7 +20,7 @@ class Exploration:
         self._rng = generator(Purpose.EXPLORATION, *seed)
 
     def draw(self) -> float | None:
-        """The temperature of the next batch; None: the policy's own."""
+        """The temperature of the next request; None: the policy's own."""
         if self._fraction == 0 or self._rng.random() >= self._fraction:
             return None
         return float(self._rng.uniform(self._low, self._high))

@@ -18,7 +18,7 @@ from tba.testing import save_tiny_model
 from tba.types import Prompt
 
 
-def test_a_share_of_batches_is_drawn_from_the_range() -> None:
+def test_a_share_of_requests_is_drawn_from_the_range() -> None:
     drawn = [exploration.draw() for exploration in [Exploration(0.5, 0.7, 2.0, [1, 2])] for _ in range(400)]
     hot = [t for t in drawn if t is not None]
     assert len(hot) == pytest.approx(200, abs=50)
