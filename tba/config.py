@@ -226,8 +226,8 @@ class SearcherConfig(Section):
     num_responses: int = Field(16, ge=2)
     """Responses generated for each prompt (S in the paper)."""
     prompts_per_batch: int = Field(8, ge=1)
-    """Bounds what a Searcher generates at a time: `searcher.prompts_per_batch` times `searcher.num_responses` responses.
-    A response that ends makes room for the next, of the same prompt or of another."""
+    """Bounds what a Searcher generates at a time: `searcher.prompts_per_batch` times `searcher.num_responses`
+    responses. A response that ends makes room for the next, of the same prompt or of another."""
     temperature_fraction: float = Field(0.0, ge=0, le=1)
     """Share of prompts, from 0 to 1, whose responses are sampled for exploration at a random temperature between
     `searcher.temperature_low` and `searcher.temperature_high`. Responses to all other prompts are sampled at
