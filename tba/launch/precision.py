@@ -83,7 +83,10 @@ def settle(
 
     `repeatable`: nothing is measured, since numbers that follow from the seed must not hang on a processor's speed.
     """
+    config, asked_for = _without_what_is_not_measured(config), config
     if "auto" not in (config.engine.precision, config.model.precision):
+        if config != asked_for:
+            write_run_config(run, config)
         _tell_of_another_processor(config, run, checkpoint)
         return config
     if repeatable or _is_small(config.model.path) or _names_a_gpu(config):
@@ -105,6 +108,12 @@ def settle(
         message = f"{name} = {choice.precision}: {choice.why} {where}"
         _event(run, checkpoint, event="precision_chosen", setting=name, precision=choice.precision, message=message)
     return settled
+
+
+def _without_what_is_not_measured(config: Config) -> Config:
+    """Layers that are kept in bfloat16 are not packed, and compute in bfloat16 whatever is fast."""
+    kept = config.engine.dtype
+    return config if kept == "float32" else _with(config, kept, config.model.precision)
 
 
 def measured(config: Config, run: Path) -> Speeds | None:

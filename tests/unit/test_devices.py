@@ -72,9 +72,6 @@ def test_a_tensor_without_a_device_would_be_noticed() -> None:
         here + torch.ones(3)
 
 
-UNTIL_REWRITTEN = {"engines/by_prompt.py", "engines/decoders.py", "engines/sampling.py", "engines/transformers.py"}
-
-
 def test_arrays_become_tensors_in_one_place() -> None:
     """`torch.from_numpy` is always on the CPU, and no other default device would show it."""
     users = {
@@ -82,7 +79,7 @@ def test_arrays_become_tensors_in_one_place() -> None:
         for path in PACKAGE.rglob("*.py")
         if "benchmarks" not in path.parts and re.search(r"\bfrom_numpy\(", path.read_text("utf-8"))
     }
-    assert users - UNTIL_REWRITTEN == {"devices.py"}
+    assert users == {"devices.py"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -123,6 +123,28 @@ def test_repeatable_runs_small_models_and_gpus_are_float32_without_a_measurement
     assert events(tmp_path / "run") == []
 
 
+FAST_INT8 = Speeds({"float32": 9.0, "bfloat16": 9.0, "int8": 1.0}, {"float32": 9.0, "bfloat16": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, ("int8", "bfloat16")),
+        ({"engine": {"dtype": "bfloat16"}}, ("bfloat16", "bfloat16")),
+        ({"engine": {"device": "cuda:1"}}, ("float32", "float32")),
+        ({"model": {"device": "cuda"}}, ("float32", "float32")),
+        ({"model": {"device": "cuda"}, "engine": {"device": "cuda", "dtype": "bfloat16"}}, ("bfloat16", "float32")),
+    ],
+)
+def test_what_is_not_computed_by_this_processor_is_not_chosen_by_it(
+    tmp_path: Path, sections: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    config = begun(tmp_path / "run", parse_config({"model": {"path": "org/model"}}, sections))
+    settled = settle(config, tmp_path / "run", None, measure=lambda config, run: FAST_INT8)
+    assert chosen(settled) == expected
+    assert read_run_config(tmp_path / "run") == settled, "and a resume finds no fault with it"
+
+
 def a_checkpoint(run: Path) -> Checkpoint:
     folder = run / "checkpoints" / "step-000004"
     (folder / "state").mkdir(parents=True)
