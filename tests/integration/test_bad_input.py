@@ -44,7 +44,7 @@ OWN = ("--model", "arithmetic", "--reward", "rewards:length", "--task.data")
         (["train", "--objective.beta", "0"], "objective.beta"),
         (["train", "--objective.kind", "nowhere:Mine"], "objective.kind 'nowhere:Mine'"),
         (["train", "--objective.kind", "balance"], "unknown objective 'balance'"),
-        (["train", "--task", "nonsense"], "one of 'arithmetic'"),
+        (["train", "--task", "nonsense"], "one of arithmetic"),
         (["train", "no-such.toml"], "no-such.toml"),
         (["train", "stray", "words"], "words"),
         (["train", "--model", "./no-such-model"], "./no-such-model"),
