@@ -1,8 +1,11 @@
-"""Generation: 8 prompts × 16 responses × 64 tokens on one core, against `model.generate`, and int8 against float32."""
+"""Generation on one core: against `model.generate`, int8 against float32, and refilled rows against whole batches.
+
+The first two are 8 prompts × 16 responses × 64 tokens. The last has responses of 10 to 200 tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +18,9 @@ from benchmarks.models import LARGE, QUESTIONS, flops_a_token, large, prompts, s
 from benchmarks.report import Row, alternate, at_least, ratio_of, seconds
 from tba.attention import SHARED_PROMPT
 from tba.encoding import encoder
-from tba.engines.base import generate
+from tba.engines.base import Request, generate
+from tba.engines.branches import Ints
+from tba.engines.numbers import Keys, Numbers, uniform
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy import load_model, load_tokenizer
@@ -23,6 +28,7 @@ from tba.types import Prompt
 
 NUM_PROMPTS, NUM_RESPONSES, NUM_TOKENS = 8, 16, 64
 LARGE_PROMPT = 100
+SHORTEST, LONGEST, NUM_STEPS = 10, 200, 400
 
 
 class _NoText:
@@ -38,6 +44,7 @@ def run(full: bool) -> Iterator[Row]:
     """The quick form leaves out the real model, which has to be fetched."""
     tokens = NUM_TOKENS if full else 16
     parts = [partial(_embedded, 25 if full else 5), partial(_against_generate, tokens, 1), partial(_int8, tokens, 2)]
+    parts += [partial(_refilled, num_prompts, 5 if full else 1) for num_prompts in (1, NUM_PROMPTS)]
     if full:
         parts.append(partial(_pretrained, smollm2_path(), 2))
     for part in parts:
@@ -112,12 +119,80 @@ def _int8(num_tokens: int, repeats: int) -> Row:
     )
 
 
+def _refilled(num_prompts: int, repeats: int) -> Row:
+    """Rows that are refilled at once, against a batch at a time."""
+    streaming = _Stream(num_prompts * NUM_RESPONSES)
+    mine, other = alternate(streaming.refilled, streaming.in_batches, repeats, warm_up=False)
+    ratio, spread = ratio_of(mine, other)
+    return at_least(
+        1.2 if num_prompts == 1 else 1.0,
+        f"refilled rows, embedded model, {streaming.num_rows} rows, responses of {SHORTEST} to {LONGEST} tokens",
+        f"{np.median(mine):,.0f} tok/s",
+        f"a batch at a time, {np.median(other):,.0f} tok/s",
+        ratio,
+        spread,
+        f"rows busy in {streaming.busy:.1%} of the steps, {streaming.busy_in_batches:.1%} with batches",
+    )
+
+
+class _Stream:
+    """Requests for responses whose lengths follow from their keys, so that both ways generate the same."""
+
+    def __init__(self, num_rows: int) -> None:
+        model = small()
+        self.num_rows = num_rows
+        model.generation_config.eos_token_id = model.config.vocab_size - 1
+        self._engine = engine(model, LONGEST, with_ends=True, numbers=_ending_numbers)
+        self._asked = prompts(NUM_PROMPTS, 32, model.config.vocab_size, np.random.default_rng(0))
+        self.busy = self.busy_in_batches = 0.0
+
+    def refilled(self) -> float:
+        rate, self.busy = self._run(ahead=self.num_rows)
+        return rate
+
+    def in_batches(self) -> float:
+        rate, self.busy_in_batches = self._run(ahead=0)
+        return rate
+
+    def _run(self, ahead: int) -> tuple[float, float]:
+        """Tokens a second, and the share of rows that were busy. With nothing ahead, a batch follows another."""
+        engine, num, drawn = self._engine, 0, 0
+
+        def steps() -> None:
+            nonlocal num, drawn
+            for _ in range(NUM_STEPS):
+                waiting = engine.num_waiting
+                if waiting < ahead or not (ahead or engine.num_running or waiting):
+                    for _ in range(self.num_rows // NUM_RESPONSES):
+                        engine.submit(Request(num, self._asked[num % NUM_PROMPTS], NUM_RESPONSES, seed=num))
+                        num += 1
+                unfinished = engine.num_waiting + engine.num_running
+                engine.collect(self.num_rows)
+                drawn += unfinished - engine.num_waiting  # whatever ran or began in this step got a token
+
+        spent = seconds(steps)
+        engine.abort(range(num))
+        return drawn / spent, drawn / (NUM_STEPS * self.num_rows)
+
+
+def _ending_numbers(key_A: Keys, token_A: Ints) -> Numbers:
+    """Numbers that draw the last token of the vocabulary where a response is to end, and not before."""
+    length_A = SHORTEST + (key_A % np.uint64(LONGEST - SHORTEST + 1)).astype(np.int64)
+    ends_A = token_A + 1 >= length_A
+    return np.where(ends_A, np.float32(1 - 2.0**-24), uniform(key_A, token_A) * np.float32(0.5))
+
+
 def large_prompts(model: PreTrainedModel) -> list[Prompt]:
     return prompts(NUM_PROMPTS, LARGE_PROMPT, model.config.vocab_size, np.random.default_rng(0))
 
 
 def engine(
-    model: PreTrainedModel, num_tokens: int, precision: Precision = "float32", *, with_ends: bool = False
+    model: PreTrainedModel,
+    num_tokens: int,
+    precision: Precision = "float32",
+    *,
+    with_ends: bool = False,
+    numbers: Callable[[Keys, Ints], Numbers] = uniform,
 ) -> TransformersEngine:
     if not with_ends:
         model.generation_config.eos_token_id = None  # every response runs to its limit
@@ -129,6 +204,7 @@ def engine(
         max_new_tokens=num_tokens,
         seed=0,
         precision=precision,
+        numbers=numbers,
     )
 
 
