@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 from benchmarks.machine import one_core, peak_gflops
 from benchmarks.models import LARGE, QUESTIONS, flops_a_token, large, prompts, small, smollm2_path
 from benchmarks.report import Row, alternate, at_least, ratio_of, seconds
-from tba.attention import SHARED_PROMPT
-from tba.encoding import encoder
 from tba.engines.base import Request, generate
 from tba.engines.branches import Ints
 from tba.engines.numbers import Keys, Numbers, uniform
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
-from tba.policy import load_model, load_tokenizer
+from tba.policy.attention import SHARED_PROMPT
+from tba.policy.policy import load_model, load_tokenizer
+from tba.tasks.encoding import encoder
 from tba.types import Prompt
 
 NUM_PROMPTS, NUM_RESPONSES, NUM_TOKENS = 8, 16, 64
@@ -55,7 +55,7 @@ def run(full: bool) -> Iterator[Row]:
 
 def _embedded(repeats: int) -> Row:
     """The task's own prompts, real ends: what a run does."""
-    from tba.config import Config
+    from tba.config.settings import Config
 
     tokenizer = load_tokenizer("arithmetic")
     task = Config.embedded().task.load(lambda text: (str(text), tuple(tokenizer(text).input_ids)))

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from tba.batch import collate
 from tba.learn.evidence import Pass, totals_of
 from tba.objectives import Loss
 from tba.objectives.trajectory_balance import trajectory_balance
-from tba.policy import Policy, load_model
+from tba.policy.batch import collate
+from tba.policy.policy import Policy, load_model
 from tba.types import Group, Prompt, Response, TbaError, Trajectory, Version
 
 LARGE = "SmolLM2-135M's shape"

@@ -19,14 +19,14 @@ from benchmarks.generation import NUM_RESPONSES, NUM_TOKENS, engine, large_promp
 from benchmarks.machine import one_core
 from benchmarks.models import LARGE, SMOLLM2, balance_of, group, large, prompts
 from benchmarks.report import Row, alternate, at_least, ratio_of
-from tba.attention import SHARED_PROMPT
 from tba.engines import kernels
 from tba.engines.base import generate
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine
 from tba.launch.precision import processor
 from tba.launch.product_speeds import Matrix, generation_seconds, training_seconds
-from tba.policy import Policy, load_model
+from tba.policy.attention import SHARED_PROMPT
+from tba.policy.policy import Policy, load_model
 from tba.types import Prompt
 
 AMX = "amx_bf16"

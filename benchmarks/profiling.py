@@ -13,10 +13,10 @@ from torch.profiler import profile
 from transformers import PreTrainedModel
 
 from benchmarks.models import balance_of, group, large, prompts, small
-from tba.attention import SHARED_PROMPT
 from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
-from tba.policy import Policy, load_tokenizer
+from tba.policy.attention import SHARED_PROMPT
+from tba.policy.policy import Policy, load_tokenizer
 
 NUM_SHOWN = 12
 

@@ -12,7 +12,7 @@ from benchmarks.machine import copy_gigabytes
 from benchmarks.models import LARGE, large
 from benchmarks.report import Row, at_most, seconds
 from tba.channels.shared_memory import SharedWeightPublisher, SharedWeightSubscriber
-from tba.policy import export_weights
+from tba.policy.policy import export_weights
 from tba.types import NEVER_PUBLISHED, Version
 
 NUM_PUBLICATIONS = 8

@@ -20,9 +20,9 @@ from benchmarks.report import Row, at_least, ratio_of
 from benchmarks.runs import accuracy_of, embedded_run
 from benchmarks.vllm import vllm_python
 from tba.api import start
-from tba.checkpoint import list_checkpoints
-from tba.config import load_config
-from tba.metrics import read_metrics
+from tba.config.settings import load_config
+from tba.learn.checkpoint import list_checkpoints
+from tba.runs.metrics import read_metrics
 from tba.types import TbaError
 
 Sections = dict[str, dict[str, Any]]

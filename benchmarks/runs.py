@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tba.api import start
-from tba.config import Config
-from tba.metrics import read_metrics
+from tba.config.settings import Config
+from tba.runs.metrics import read_metrics
 
 FIRST_GROUPS = 16
 """Groups the embedded default collects before its first step."""

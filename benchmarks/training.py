@@ -21,8 +21,8 @@ from benchmarks.machine import one_core, peak_gflops
 from benchmarks.memory import reset_peak, resident
 from benchmarks.models import LARGE, balance_of, flops_a_token, group, large, prompts
 from benchmarks.report import Row, alternate, at_least, at_most, ratio_of, seconds
-from tba.attention import SHARED_PROMPT
-from tba.policy import Policy
+from tba.policy.attention import SHARED_PROMPT
+from tba.policy.policy import Policy
 from tba.testing import character_tokenizer
 from tba.types import Group
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.report import Row, at_least, at_most, ratio_of
 from benchmarks.runs import Finished, accuracy_of, embedded_run, run_embedded
-from tba.checkpoint import list_checkpoints
+from tba.learn.checkpoint import list_checkpoints
 
 NUM_STEPS = 40
 NUM_HELD_OUT = 256

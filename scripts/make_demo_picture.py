@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tba.display import end_table, headline, panel, told
-from tba.progress import Progress
-from tba.runs import read_run_config
+from tba.runs.display import end_table, headline, panel, told
+from tba.runs.progress import Progress
+from tba.runs.run_config import read_run_config
 
 TARGET = Path(__file__).parent.parent / "docs" / "demo.svg"
 WIDTH = 110

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tba.api import Result, resume, train
-    from tba.config import Config
+    from tba.config.settings import Config
     from tba.objectives import Evidence, Loss, Objective
     from tba.types import TbaError
 

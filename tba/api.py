@@ -10,13 +10,13 @@ from typing import Any
 
 import xxhash
 
-from tba.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to_resume
-from tba.config import Config, embedded_settings, parse_config
-from tba.display import Display
+from tba.config.settings import Config, embedded_settings, parse_config
 from tba.launch import launch
 from tba.launch.preflight import check
-from tba.run_folder import locked, new_run
-from tba.runs import read_run_config, resumed_config, write_run_config
+from tba.learn.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to_resume
+from tba.runs.display import Display
+from tba.runs.folder import locked, new_run
+from tba.runs.run_config import read_run_config, resumed_config, write_run_config
 from tba.tasks import OWN_DATA
 from tba.tasks.prepared import prepared_anew
 from tba.types import TbaError

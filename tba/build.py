@@ -14,36 +14,36 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tba.activity import Activity
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
-from tba.checkpoint import Checkpoint
-from tba.config import Config
-from tba.devices import device_of, moved, num_gpus
-from tba.encoding import encoder
+from tba.config.settings import Config
 from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
 from tba.engines.transformers import TransformersEngine
-from tba.epochs import Epochs
 from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
-from tba.exploration import Exploration
+from tba.learn.checkpoint import Checkpoint
+from tba.learn.epochs import Epochs
 from tba.learn.learner import LocalLearner
-from tba.lora import add_adapters, has_adapters, without_adapters
-from tba.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
-from tba.optimization import Optimization
-from tba.placement import AUTO, beside, definite, searcher_device
-from tba.policy import Policy, Reference, load_model, load_tokenizer
-from tba.prompts import PromptStream
+from tba.learn.optimization import Optimization
+from tba.learn.trainer import Trainer
+from tba.policy.devices import device_of, moved, num_gpus
+from tba.policy.lora import add_adapters, has_adapters, without_adapters
+from tba.policy.placement import AUTO, beside, definite, searcher_device
+from tba.policy.policy import Policy, Reference, load_model, load_tokenizer
 from tba.rewards.functions import RewardFactory, RewardSpec
 from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer, Waiting
-from tba.searcher import Searcher
+from tba.runs.activity import Activity
+from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
+from tba.search.exploration import Exploration
+from tba.search.prompts import PromptStream
+from tba.search.searcher import Searcher
 from tba.seeds import Purpose, integer
 from tba.tasks.base import Task
+from tba.tasks.encoding import encoder
 from tba.tasks.prepared import prepared
-from tba.trainer import Trainer
 from tba.types import SearcherName, TbaError
 
 ROLLOUTS = "rollouts"

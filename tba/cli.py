@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(rest: Arguments) -> int:
-    from tba.config import load_config
-    from tba.config_text import parse_overrides
+    from tba.config.settings import load_config
+    from tba.config.text import parse_overrides
 
     resume = _take_value(rest, "--resume")
     overwrite = _take_flag(rest, "--overwrite")
@@ -86,7 +86,7 @@ def _train(rest: Arguments) -> int:
 
 
 def _replay(rest: Arguments) -> int:
-    from tba.config_text import parse_overrides
+    from tba.config.text import parse_overrides
 
     run = _take_positional(rest)
     steps = _take_value(rest, "--steps")
@@ -102,8 +102,8 @@ def _replay(rest: Arguments) -> int:
 
 
 def _eval(rest: Arguments) -> int:
-    from tba.config_text import parse_overrides
-    from tba.runs import config_for_model
+    from tba.config.text import parse_overrides
+    from tba.runs.run_config import config_for_model
 
     model = _take_positional(rest)
     output = _take_value(rest, "--output")
@@ -111,14 +111,14 @@ def _eval(rest: Arguments) -> int:
         raise TbaError("name the model to evaluate: tba eval MODEL [--task NAME]")
     config = config_for_model(model, parse_overrides(rest))
 
-    from tba.launch.evaluation import evaluate_model
+    from tba.evaluations.command import evaluate_model
 
     evaluate_model(config, Path(output) if output else None)
     return 0
 
 
 def _status(rest: Arguments) -> int:
-    from tba.status import show_status
+    from tba.runs.status import show_status
 
     run = _take_positional(rest)
     if run is None or rest:
@@ -127,7 +127,7 @@ def _status(rest: Arguments) -> int:
 
 
 def _compare(rest: Arguments) -> int:
-    from tba.compare import show_comparison
+    from tba.runs.compare import show_comparison
 
     plot = _take_value(rest, "--plot")
     if not rest or any(argument.startswith("--") for argument in rest):
@@ -170,8 +170,8 @@ def _classifier(rest: Arguments) -> int:
 
 
 def _config(rest: Arguments) -> int:
-    from tba.config import load_config, to_toml
-    from tba.config_text import parse_overrides
+    from tba.config.settings import load_config, to_toml
+    from tba.config.text import parse_overrides
 
     path = _take_positional(rest)
     print(to_toml(load_config(path, parse_overrides(rest))), end="")
@@ -179,7 +179,7 @@ def _config(rest: Arguments) -> int:
 
 
 def _tasks(rest: Arguments) -> int:
-    from tba.config_help import task_lines
+    from tba.config.help import task_lines
 
     if rest:
         raise TbaError(f"tba tasks takes no arguments, but got {rest[0]!r}")
@@ -215,7 +215,7 @@ COMMANDS = {
 def _help(name: str) -> None:
     print(USAGE, end="")
     if name in ("train", "eval", "config"):
-        from tba.config_help import settings_text
+        from tba.config.help import settings_text
 
         print("\nsettings, for a CONFIG.toml or as --section.key value:\n")
         print(settings_text(), end="")
@@ -229,8 +229,8 @@ def _help(name: str) -> None:
             "\n                   (without it, they go to a file that is named at the end)"
         )
     if name == "replay":
-        from tba.config_help import settings_text
-        from tba.replays import is_changeable
+        from tba.config.help import settings_text
+        from tba.runs.replays import is_changeable
 
         print("\n  --steps N        replay the first N steps only; schedules do not change")
         print("\nsettings that a replay can change:\n")

@@ -20,7 +20,7 @@ TokenLogprobs = NDArray[np.float32]
 class Version(NamedTuple):
     """Which weights: those after `step` optimizer steps of an epoch. A later epoch is newer, whatever its step.
 
-    A run is in epoch 0 until it is resumed by a launcher that does not repeat the same weights; see `tba.epochs`.
+    A run is in epoch 0 until it is resumed by a launcher that does not repeat the same weights; see `tba.learn.epochs`.
     """
 
     epoch: int

@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.__main__ import parser
 from benchmarks.suite import COMMAND, PARTS
 from tba.cli import COMMANDS, main
-from tba.config import Config, load_config
-from tba.config_help import setting_names
-from tba.config_text import parse_overrides
+from tba.config.help import setting_names
+from tba.config.settings import Config, load_config
+from tba.config.text import parse_overrides
 from tba.fetch import MODELS
 from tba.supervised.options import KINDS, parse_options
 from tba.types import TbaError

@@ -190,7 +190,7 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
     names = {
         alias.name
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom) and node.module == "tba.config"
+        if isinstance(node, ast.ImportFrom) and node.module == "tba.config.settings"
         for alias in node.names
     }
     assert names, "the Trainer takes its sections"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tba import cli
-from tba.config_help import sections
+from tba.config.help import sections
 from tba.supervised.options import KINDS
 
 LEANING = (

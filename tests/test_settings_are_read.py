@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tba.config import Config, RunConfig
-from tba.config_section import Section
+from tba.config.section import Section
+from tba.config.settings import Config, RunConfig
 from tba.objectives import ObjectiveSettings
 from tba.tasks import TaskSettings
 

@@ -23,9 +23,9 @@ from transformers import TrainerCallback
 
 from benchmarks.peers import vllm_generate
 from tba.build import build_engine, build_evaluator, build_scorer, build_task
-from tba.config import Config, load_config
+from tba.config.settings import Config, load_config
 from tba.engines.transformers import stop_tokens
-from tba.policy import export_weights, load_model
+from tba.policy.policy import export_weights, load_model
 from tba.rewards.functions import resolve
 from tba.tasks.base import Task
 from tba.types import Version, WeightUpdate

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tba.devices import as_tensor
 from tba.engines.branches import Ints
+from tba.policy.devices import as_tensor
 
 BLOCK = 16
 """Room grows by as many tokens. Products read all of it, the empty end too: memory that is read without gaps arrives

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tba.devices import as_tensor
 from tba.engines.branches import Ints
+from tba.policy.devices import as_tensor
 
 
 class ByPrompt:

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from tba.devices import as_tensor
 from tba.engines.bands import Band
 from tba.engines.branches import Ints
 from tba.engines.by_prompt import ByPrompt
 from tba.engines.prompt_keys import PromptKeys, ReadPrompt, ReadPrompts
+from tba.policy.devices import as_tensor
 from tba.types import TbaError
 
 Read = TypeVar("Read")
@@ -52,7 +52,7 @@ class Decoder(Protocol, Generic[Read]):
 
 
 class SharedPromptDecoder:
-    """Owns the keys and values, and is the attention layout of its own forward passes (`tba.attention`)."""
+    """Owns the keys and values, and is the attention layout of its own forward passes (`tba.policy.attention`)."""
 
     refills = True
 

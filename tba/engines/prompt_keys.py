@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tba.devices import as_tensor
 from tba.engines.branches import Ints
+from tba.policy.devices import as_tensor
 
 REBUILD_BELOW = 0.75
 """Prompts are copied together once fewer than this share of the places, or of their length, is in use."""

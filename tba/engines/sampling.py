@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tba.devices import as_tensor
 from tba.engines.branches import Ints
 from tba.engines.by_prompt import rank_among_equals
-from tba.precision import at_least_float32
+from tba.policy.devices import as_tensor
+from tba.policy.precision import at_least_float32
 
 Floats = NDArray[np.floating[Any]]
 

@@ -22,7 +22,7 @@ from tba.engines.numbers import Keys, Numbers, response_keys, uniform
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.rows import Rows, Underway
 from tba.engines.sampling import draw_tokens
-from tba.policy import import_weights, uses_shared_prompt
+from tba.policy.policy import import_weights, uses_shared_prompt
 from tba.types import NEVER_PUBLISHED, Response, Version, WeightUpdate
 
 

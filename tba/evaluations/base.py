@@ -17,8 +17,8 @@ from tba.tasks.base import Problem, Task
 from tba.types import Response
 
 if TYPE_CHECKING:
-    from tba.config import EvaluationConfig
-    from tba.policy import Reference
+    from tba.config.settings import EvaluationConfig
+    from tba.policy.policy import Reference
 
 Progress = Callable[[int], None]
 """Hears how many prompts have just been answered."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
-from tba.devices import as_tensor, device_of, moved
 from tba.extras import install_hint
-from tba.loading import is_pooler, load_weights, told_in_one_line
-from tba.model_paths import named_model
+from tba.policy.devices import as_tensor, device_of, moved
+from tba.policy.loading import is_pooler, load_weights, told_in_one_line
+from tba.policy.names import named_model
 
 _MAX_TOKENS = 256
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tba.engines.base import Engine, stream
 from tba.evaluations.base import Answer, Evaluation, Progress, graded, mean_and_error, no_progress, response_values
-from tba.policy import Reference
+from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, ScoreRequest
 from tba.tasks.base import Problem
 

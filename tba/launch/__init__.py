@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tba.checkpoint import Checkpoint
-from tba.config import Config
+from tba.config.settings import Config
 from tba.launch.precision import settle
 from tba.launch.processes import import_torch, num_cores, thread_environment
+from tba.learn.checkpoint import Checkpoint
 
 
 def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tell: Callable[[str], None] = print) -> bool:

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tba.activity import TRAINER, Activity
 from tba.build import build_searcher, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.checkpoint import Checkpoint
-from tba.config import Config
+from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
-from tba.searcher import Searcher
-from tba.trainer import Trainer
+from tba.learn.checkpoint import Checkpoint
+from tba.learn.trainer import Trainer
+from tba.runs.activity import TRAINER, Activity
+from tba.search.searcher import Searcher
 from tba.types import SearcherName
 
 

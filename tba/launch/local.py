@@ -17,9 +17,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from tba.activity import STARTING, TRAINER, Activity, read_activities
-from tba.checkpoint import Checkpoint
-from tba.config import Config
+from tba.config.settings import Config
 from tba.launch.meeting import meeting_folder, published_bytes
 from tba.launch.processes import (
     EXIT_CODES,
@@ -33,6 +31,8 @@ from tba.launch.processes import (
     thread_environment,
 )
 from tba.launch.supervise import Exit, Outcome, Supervisor
+from tba.learn.checkpoint import Checkpoint
+from tba.runs.activity import STARTING, TRAINER, Activity, read_activities
 from tba.types import SearcherName
 
 _KILL_SECONDS = 10.0  # a process within a system call that never returns does not even die

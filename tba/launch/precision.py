@@ -17,12 +17,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tba.checkpoint import Checkpoint
-from tba.config import EMBEDDED_MODEL, Config
+from tba.config.settings import EMBEDDED_MODEL, Config
 from tba.launch.meeting import num_weights
 from tba.launch.processes import redirect_output
-from tba.metrics import Metrics
-from tba.runs import write_run_config
+from tba.learn.checkpoint import Checkpoint
+from tba.runs.metrics import Metrics
+from tba.runs.run_config import write_run_config
 
 FILE = "precision.json"
 """In the folder of a run whose `auto` was settled by a measurement: what was chosen, from what, and where."""

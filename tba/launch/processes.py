@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tba.activity import FOLDER, Activity
-from tba.config import Config
+from tba.config.settings import Config
 from tba.launch.supervise import Outcome
+from tba.runs.activity import FOLDER, Activity
 from tba.types import TbaError
 
 EXIT_CODES = {Outcome.FINISHED: 0, Outcome.DIED: 1, Outcome.USER_ERROR: 64, Outcome.STOPPED: 65}

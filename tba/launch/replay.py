@@ -19,22 +19,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tba.activity import TRAINER, Activity
 from tba.buffer.draws import Rows, read_draws
 from tba.buffer.recorded import recorded_groups
-from tba.checkpoint import list_checkpoints
-from tba.config import Config
-from tba.epochs import Epochs
-from tba.launch.evaluation import follow
+from tba.config.settings import Config
+from tba.evaluations.command import follow
 from tba.launch.preflight import check_model
 from tba.launch.processes import num_cores, thread_environment
-from tba.metrics import costs, read_metrics
-from tba.replays import new_replay, replay_config
-from tba.summary import first_and_last
+from tba.learn.checkpoint import list_checkpoints
+from tba.learn.epochs import Epochs
+from tba.runs.activity import TRAINER, Activity
+from tba.runs.metrics import costs, read_metrics
+from tba.runs.replays import new_replay, replay_config
+from tba.runs.summary import first_and_last
 from tba.types import Group, TbaError
 
 if TYPE_CHECKING:  # what is asked for is checked before torch is loaded
-    from tba.trainer import Trainer
+    from tba.learn.trainer import Trainer
 
 _COMPARED = ("loss", "residual_rms", "log_ratio", "grad_norm", "learning_rate", "reward")
 

@@ -17,10 +17,10 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol
 
-from tba.activity import ENDING, FOLDER, TRAINER, doing_text
-from tba.checkpoint import list_checkpoints
 from tba.launch.silence import Silence
-from tba.metrics import Metrics
+from tba.learn.checkpoint import list_checkpoints
+from tba.runs.activity import ENDING, FOLDER, TRAINER, doing_text
+from tba.runs.metrics import Metrics
 from tba.types import SearcherName, TbaError
 
 TICK_SECONDS = 0.25
@@ -67,7 +67,8 @@ class Workers(Protocol):
         ...
 
     def activities(self) -> Sequence[Mapping[str, Any]]:
-        """What each shows that it is doing (`tba.activity`); until a new one shows something, what was shown before."""
+        """What each shows that it is doing (`runs/activity.py`). Until a new one shows something, what was shown before
+        stands."""
         ...
 
     def stop(self, process: str) -> None:

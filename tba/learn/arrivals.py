@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tba.activity import Activity
 from tba.channels.base import Message
 from tba.learn.base import Learner
+from tba.runs.activity import Activity
 from tba.types import Group, Report, ScoredGroup, TokenLogprobs
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tba.batch import Batch
 from tba.objectives import Evidence, StepTotals
-from tba.policy import Logprobs
+from tba.policy.batch import Batch
+from tba.policy.policy import Logprobs
 from tba.types import Group
 
 

@@ -17,15 +17,15 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedTokenizerBase
 
-from tba.activity import Activity
-from tba.batch import Answered, Batch, collate, micro_batches
-from tba.devices import as_tensor
 from tba.learn.base import Floats, StepResult
 from tba.learn.evidence import Gap, Pass, gap_of, totals_of
-from tba.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
+from tba.learn.optimization import Optimization
 from tba.objectives import Loss, Objective
-from tba.optimization import Optimization
-from tba.policy import Logprobs, Policy, Reference, copy_weights, export_weights, load_model
+from tba.policy.batch import Answered, Batch, collate, micro_batches
+from tba.policy.devices import as_tensor
+from tba.policy.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
+from tba.policy.policy import Logprobs, Policy, Reference, copy_weights, export_weights, load_model
+from tba.runs.activity import Activity
 from tba.types import Group, TokenLogprobs
 
 MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tba.config_section import Section
+from tba.config.section import Section
 
 if TYPE_CHECKING:  # settings are parsed in processes that never load torch
     from torch import Tensor, nn

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from tba.precision import at_least_float32
+from tba.policy.precision import at_least_float32
 
 
 class LogPartition(nn.Module):

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from tba.config.user_code import find
 from tba.objectives.base import Objective, ObjectiveSettings
 from tba.types import TbaError
-from tba.user_code import find
 
 _GIVEN = ("num_steps", "hidden_size")
 """What a class may ask for by the name of a parameter, beside its settings."""

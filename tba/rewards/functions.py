@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tba.config.user_code import find
 from tba.types import TbaError
-from tba.user_code import find
 
 RewardFunction = Callable[..., Any]
 

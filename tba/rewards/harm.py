@@ -59,7 +59,7 @@ class SequenceClassifier:
         import torch
         from torch.nn.functional import logsigmoid
 
-        from tba.devices import as_tensor
+        from tba.policy.devices import as_tensor
 
         device = self._model.device
         found: list[float] = []
@@ -95,7 +95,7 @@ class Guard:
     def __call__(self, pairs: Sequence[Pair]) -> list[float]:
         import torch
 
-        from tba.devices import as_tensor
+        from tba.policy.devices import as_tensor
 
         device = self._model.device
         found: list[float] = []

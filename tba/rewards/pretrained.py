@@ -14,8 +14,8 @@ def from_pretrained(
     """
     import transformers
 
-    from tba.devices import device_of, moved
-    from tba.loading import load_weights, told_in_one_line
+    from tba.policy.devices import device_of, moved
+    from tba.policy.loading import load_weights, told_in_one_line
 
     place = device_of(device, device_setting)
     transformers.utils.logging.disable_progress_bar()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tba.model_paths import read_model_config
+from tba.policy.names import read_model_config
 from tba.rewards.functions import RewardFactory
 from tba.rewards.pretrained import from_pretrained
 from tba.types import TbaError
@@ -90,7 +90,7 @@ class RewardModel:
     def _scores(self, rows: Sequence[list[int]]) -> list[float]:
         import torch
 
-        from tba.devices import as_tensor
+        from tba.policy.devices import as_tensor
 
         device = self._model.device
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))

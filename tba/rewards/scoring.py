@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tba.config.user_code import describe
 from tba.rewards.functions import RewardFunction, call
-from tba.user_code import describe
 
 FailureKind = Literal["raised", "timeout", "not_finite", "wrong_length", "died"]
 

@@ -26,9 +26,9 @@ class Victim:
         device: str = "auto",
     ) -> None:
         # Imported here: models are loaded in the reward process, and settings are checked without torch.
-        from tba.devices import device_of, moved
         from tba.engines.transformers import TransformersEngine
-        from tba.policy import load_model, load_tokenizer
+        from tba.policy.devices import device_of, moved
+        from tba.policy.policy import load_model, load_tokenizer
 
         place = device_of(device, "task.victim_device")
         self._tokenizer = load_tokenizer(path)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
-from tba.config_faults import in_one_line
-from tba.config_section import Section
-from tba.config_text import parse_overrides
-from tba.model_paths import named_model
+from tba.config.faults import in_one_line
+from tba.config.section import Section
+from tba.config.text import parse_overrides
+from tba.policy.names import named_model
 from tba.tasks import TaskConfig
 from tba.types import TbaError
 

@@ -43,7 +43,7 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
     from datasets import Dataset
     from trl import RewardConfig, RewardTrainer
 
-    from tba.encoding import encoder
+    from tba.tasks.encoding import encoder
 
     model, tokenizer = load_classifier(options.model, options.seed)
     task = settings.load(encoder(tokenizer))

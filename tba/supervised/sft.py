@@ -35,8 +35,8 @@ def run(options: SftOptions) -> dict[str, Any]:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    from tba.encoding import encoder
-    from tba.policy import load_model, load_tokenizer
+    from tba.policy.policy import load_model, load_tokenizer
+    from tba.tasks.encoding import encoder
 
     tokenizer = load_tokenizer(options.model)
     if tokenizer.eos_token_id is None:

@@ -156,8 +156,8 @@ def load_classifier(path: str, seed: int) -> tuple[PreTrainedModel, PreTrainedTo
     """
     from transformers import AutoModelForSequenceClassification, set_seed
 
-    from tba.loading import is_new_head, load_weights, told_in_one_line
-    from tba.policy import load_tokenizer
+    from tba.policy.loading import is_new_head, load_weights, told_in_one_line
+    from tba.policy.policy import load_tokenizer
 
     tokenizer = load_tokenizer(path)
     set_seed(seed)  # the new output layer is random

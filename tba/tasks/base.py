@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from tba.config_section import Section
+from tba.config.section import Section
 from tba.rewards.functions import RewardSpec
 from tba.rewards.scoring import ScoreRequest
 from tba.types import Prompt, Response
 
 if TYPE_CHECKING:  # settings are parsed in processes that never load torch
-    from tba.config import Config, EvaluationConfig
+    from tba.config.settings import Config, EvaluationConfig
     from tba.evaluations.base import Evaluator, Parts
 
 Content = str | list[dict[str, str]]

@@ -12,7 +12,7 @@ from tba.tasks.read_data import Row, hold_out_last, read_rows, row_ids, source_n
 from tba.types import Prompt, TbaError
 
 if TYPE_CHECKING:
-    from tba.config import Config
+    from tba.config.settings import Config
 
 
 class Settings(TaskSettings):

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from tba.config.user_code import describe
 from tba.extras import install_hint
 from tba.rewards.functions import RewardFactory
 from tba.tasks.base import Content, Encode, Problem, Task, TaskSettings
 from tba.types import Prompt, TbaError
-from tba.user_code import describe
 
 SEEDS_PER_SET = 10_000_000
 """More than the questions a set may have."""

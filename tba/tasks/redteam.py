@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tba.config_section import Device
-from tba.model_paths import named_model
+from tba.config.section import Device
+from tba.policy.names import named_model
 from tba.rewards.functions import RewardFactory
 from tba.tasks.base import Beside, Encode, Headline, NamedModel, Problem, Task, TaskSettings
 from tba.tasks.read_data import Row, read_rows
 from tba.types import Prompt, TbaError
 
 if TYPE_CHECKING:
-    from tba.config import EvaluationConfig
+    from tba.config.settings import EvaluationConfig
     from tba.evaluations.base import Evaluator, Parts
 
 COLUMN = "attacker_prompt"

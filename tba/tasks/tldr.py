@@ -17,7 +17,7 @@ from tba.tasks.read_data import Row, hold_out_last, read_rows, row_ids, source_n
 from tba.types import Prompt, TbaError
 
 if TYPE_CHECKING:
-    from tba.config import Config, EvaluationConfig
+    from tba.config.settings import Config, EvaluationConfig
     from tba.evaluations.base import Evaluator, Parts
 
 _WRITTEN_OUT = re.compile(

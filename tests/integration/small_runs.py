@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
-from tba.config import Config
-from tba.metrics import read_metrics
+from tba.config.settings import Config
+from tba.runs.metrics import read_metrics
 
 SMALL: dict[str, dict[str, Any]] = {
     "run": {"display": "none", "num_threads": 1},

@@ -26,8 +26,8 @@ from small_runs import (
 from transformers import AutoModelForCausalLM
 
 from tba.api import resume, start
-from tba.searcher import Searcher
-from tba.trainer import Trainer
+from tba.learn.trainer import Trainer
+from tba.search.searcher import Searcher
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_search_records_do_not_depend_on_the_clock(tmp_path: Path, monkeypatch: 
     """Between records, one second passes or none: a round of four batches is one record."""
     runs = []
     for seconds in (0.0, 1e9):
-        monkeypatch.setattr("tba.searcher.REPORT_SECONDS", seconds)
+        monkeypatch.setattr("tba.search.searcher.REPORT_SECONDS", seconds)
         config = small_config(
             tmp_path, f"after-{seconds}", run=INLINE, searcher={"prompts_per_batch": 1}, trainer={"num_steps": 4}
         )

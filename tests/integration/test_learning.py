@@ -13,7 +13,7 @@ from typing import Any
 from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, tba
 
 from tba.api import start
-from tba.config import Config
+from tba.config.settings import Config
 
 AT_FIRST, LEARNED = 0.5, 0.85
 NUM_RESPONSES = 8

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from small_runs import INLINE, records, same_weights, small_config, train_records, weights
 
 from tba.api import resume, start
-from tba.policy import load_model
+from tba.policy.policy import load_model
 
 pytest.importorskip("peft")
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, started, tba
 
-from tba.activity import read_activities
-from tba.checkpoint import list_checkpoints
-from tba.metrics import read_metrics
-from tba.searcher import GIVE_UP_AFTER
+from tba.learn.checkpoint import list_checkpoints
+from tba.runs.activity import read_activities
+from tba.runs.metrics import read_metrics
+from tba.search.searcher import GIVE_UP_AFTER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -13,12 +13,12 @@ from tba.api import resume
 from tba.buffer.draws import read_draws
 from tba.buffer.log import RolloutLog
 from tba.buffer.recorded import recorded_groups
-from tba.checkpoint import list_checkpoints
-from tba.compare import show_comparison
-from tba.epochs import Epochs
 from tba.launch.replay import largest_difference, replay_run
-from tba.metrics import read_metrics
-from tba.status import show_status
+from tba.learn.checkpoint import list_checkpoints
+from tba.learn.epochs import Epochs
+from tba.runs.compare import show_comparison
+from tba.runs.metrics import read_metrics
+from tba.runs.status import show_status
 from tba.types import Version
 
 DATA = Path(__file__).parents[1] / "data" / "run-0.1.0"

@@ -11,7 +11,7 @@ import pytest
 from small_runs import assert_nothing_doubled, records, rollouts
 
 from tba.api import resume, start
-from tba.config import Config, parse_config
+from tba.config.settings import Config, parse_config
 from tba.launch.preflight import check
 from tba.testing import save_tiny_classifier, save_tiny_model
 from tba.types import TbaError

@@ -17,11 +17,11 @@ from test_inline import INLINE, same_weights, train_records, weights
 
 from tba.api import resume, start
 from tba.cli import main
-from tba.compare import show_comparison
-from tba.config_help import setting_names
+from tba.config.help import setting_names
 from tba.launch.replay import replay_run
-from tba.replays import CHANGEABLE, is_changeable
-from tba.trainer import Trainer
+from tba.learn.trainer import Trainer
+from tba.runs.compare import show_comparison
+from tba.runs.replays import CHANGEABLE, is_changeable
 from tba.types import TbaError
 
 LEARNED_Z = {"kind": "trajectory_balance_learned_z", "log_z_learning_rate": 1e-2}

@@ -11,7 +11,7 @@ from typing import Any
 from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, started, tba
 from test_processes import pid_of, until
 
-from tba.activity import ENDING, read_activities
+from tba.runs.activity import ENDING, read_activities
 
 STUCK = 15.0
 """Seconds: more than a process of such a run needs between two signs of life on a busy machine, its start included."""

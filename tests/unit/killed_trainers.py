@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from trainer_cases import random_groups, trainer_in
 
 from tba.channels.inline import InlineGroups
-from tba.checkpoint import list_checkpoints
-from tba.config import CheckpointConfig
+from tba.config.settings import CheckpointConfig
+from tba.learn.checkpoint import list_checkpoints
 from tba.types import Version
 
 PUBLISHED = "published.jsonl"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tba import activity as activity_module
-from tba.activity import FOLDER, Activity, doing_text, read_activities, silences
+from tba.runs import activity as activity_module
+from tba.runs.activity import FOLDER, Activity, doing_text, read_activities, silences
 
 
 class Clock:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from buffer_cases import group, trajectory
 
-from tba.activity import Activity
 from tba.learn.arrivals import Arrivals
+from tba.runs.activity import Activity
 from tba.types import Group, Prompt, Report, Response, ScoredGroup, ScoredResponse, TokenLogprobs
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_models import Lengths, answered
 
-from tba.batch import Answered, collate, micro_batches, pack, split_by_tokens
+from tba.policy.batch import Answered, collate, micro_batches, pack, split_by_tokens
 from tba.testing import make_group, make_response
 from tba.types import Group, Prompt
 

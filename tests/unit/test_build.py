@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from tba.activity import Activity
-from tba.batch import pack
 from tba.build import (
     _beat_at_every_pass,
     _engine,
@@ -20,12 +18,14 @@ from tba.build import (
     build_scorer,
     build_task,
 )
-from tba.config import Config, load_config
-from tba.devices import CPU
-from tba.encoding import encoder
+from tba.config.settings import Config, load_config
 from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
-from tba.policy import Policy, Reference, load_model, load_tokenizer
+from tba.policy.batch import pack
+from tba.policy.devices import CPU
+from tba.policy.policy import Policy, Reference, load_model, load_tokenizer
+from tba.runs.activity import Activity
+from tba.tasks.encoding import encoder
 from tba.testing import make_group, make_response
 from tba.types import Prompt, TbaError
 

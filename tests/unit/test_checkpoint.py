@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from tba.checkpoint import FOLDER, Checkpoint, find_checkpoint, list_checkpoints, save_checkpoint
+from tba.learn.checkpoint import FOLDER, Checkpoint, find_checkpoint, list_checkpoints, save_checkpoint
 from tba.types import TbaError
 
 TENSORS = {"moment/a": torch.arange(6.0).view(2, 3), "step/a": torch.tensor(3.0)}

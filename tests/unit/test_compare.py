@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.compare import Point, pareto_front, points_of, show_comparison
-from tba.summary import headline_of_run, summarise
+from tba.runs.compare import Point, pareto_front, points_of, show_comparison
+from tba.runs.summary import headline_of_run, summarise
 from tba.tasks import tldr
 from tba.types import TbaError
 

@@ -12,15 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tba
-from tba.config import (
+from tba.config.help import sections, settings_markdown, settings_text, task_lines
+from tba.config.settings import (
     EMBEDDED_MODEL,
     Config,
     load_config,
     parse_config,
     to_toml,
 )
-from tba.config_help import sections, settings_markdown, settings_text, task_lines
-from tba.config_text import parse_overrides
+from tba.config.text import parse_overrides
 from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
 from tba.tasks import arithmetic, custom, kinds, redteam, settings_of
 from tba.types import TbaError
@@ -324,7 +324,9 @@ def test_the_embedded_settings_are_a_file_like_any_other() -> None:
 def test_settings_and_the_command_line_load_no_torch() -> None:
     """They answer before anything heavy is imported."""
     heavy = ("torch", "transformers", "datasets", "pyarrow")
-    code = f"import sys, tba.config, tba.config_help, tba.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    code = (
+        f"import sys, tba.config.settings, tba.config.help, tba.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

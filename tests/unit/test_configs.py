@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tba.config import load_config, to_toml
+from tba.config.settings import load_config, to_toml
 
 FOLDER = Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.rglob("*.toml"))

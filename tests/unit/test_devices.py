@@ -3,7 +3,7 @@
 torch's default device is set to `meta` while every real tensor is on the device under test. A tensor that is made
 without a device then holds no numbers, and mixing it with others raises. What passes here on the CPU needs no more than
 a model on a GPU to run there, and where there is one, these very tests run on it. (`torch.from_numpy` is not caught:
-`tba.devices.as_tensor` is the place for it.)
+`tba.policy.devices.as_tensor` is the place for it.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch.testing import assert_close
 from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, parameters
 from transformers import PreTrainedModel
 
-from tba.devices import as_tensor, moved
 from tba.engines.base import Request, generate
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.accuracy import AccuracyEvaluator
@@ -31,8 +30,9 @@ from tba.evaluations.embeddings import Embedder
 from tba.evaluations.preference import PreferenceEvaluator
 from tba.evaluations.redteam import RedteamEvaluator
 from tba.learn import learner as learner_module
-from tba.lora import merged, without_adapters
-from tba.policy import Policy, Reference, export_weights, import_weights, load_model, load_tokenizer
+from tba.policy.devices import as_tensor, moved
+from tba.policy.lora import merged, without_adapters
+from tba.policy.policy import Policy, Reference, export_weights, import_weights, load_model, load_tokenizer
 from tba.rewards.functions import RewardFunction
 from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import VictimHarm

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import PreTrainedModel
 
-from tba.batch import pack
 from tba.engines import bands, decoders, prompt_keys
 from tba.engines.base import Request, generate
 from tba.engines.branches import Ints
 from tba.engines.packed_linear import Precision
 from tba.engines.transformers import TransformersEngine, stop_tokens
-from tba.policy import export_weights
+from tba.policy.batch import pack
+from tba.policy.policy import export_weights
 from tba.testing import character_tokenizer
 from tba.types import NEVER_PUBLISHED, Prompt, Response, TbaError, Version, WeightUpdate
 

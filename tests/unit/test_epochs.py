@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.epochs import FILE, Epochs
+from tba.learn.epochs import FILE, Epochs
 from tba.types import TbaError, Version
 
 

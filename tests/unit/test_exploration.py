@@ -8,12 +8,12 @@ import torch
 from float64 import in_float64, to_float64
 from tiny_models import token_logprobs
 
-from tba.batch import pack
-from tba.config import SearcherConfig
+from tba.config.settings import SearcherConfig
 from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine, stop_tokens
-from tba.exploration import Exploration
-from tba.policy import load_model, load_tokenizer
+from tba.policy.batch import pack
+from tba.policy.policy import load_model, load_tokenizer
+from tba.search.exploration import Exploration
 from tba.testing import save_tiny_model
 from tba.types import Prompt
 

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing import assert_close
 from float64 import in_float64, to_float64
 from tiny_models import ARCHITECTURES, answered, build
-from tba.batch import pack
-from tba.policy import Policy
+from tba.policy.batch import pack
+from tba.policy.policy import Policy
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 mesh = init_device_mesh("cpu", (1,))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tba import tasks
-from tba.config import Config, load_config, parse_config, to_toml
-from tba.config_help import setting_names, task_lines
-from tba.config_text import parse_overrides, read_toml
+from tba.config.help import setting_names, task_lines
+from tba.config.settings import Config, load_config, parse_config, to_toml
+from tba.config.text import parse_overrides, read_toml
 from tba.launch.preflight import check
-from tba.summary import headline_of_run
+from tba.runs.summary import headline_of_run
 from tba.types import TbaError
 
 CODE = '''

@@ -14,8 +14,8 @@ from killed_trainers import CHECKPOINT_PERIOD, PUBLISHED, train
 
 from tba.buffer.draws import FILE
 from tba.buffer.log import RolloutLog
-from tba.epochs import Epochs
-from tba.metrics import read_metrics
+from tba.learn.epochs import Epochs
+from tba.runs.metrics import read_metrics
 from tba.testing import save_tiny_model
 from tba.types import Version
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.testing import assert_close
 from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, parameters
 
-from tba.batch import pack
 from tba.learn.base import StepResult
 from tba.learn.learner import LocalLearner
-from tba.policy import load_model
+from tba.policy.batch import pack
+from tba.policy.policy import load_model
 from tba.testing import save_tiny_model
 from tba.types import Group
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from tba.logits import target_logprobs
+from tba.policy.logits import target_logprobs
 
 Case = tuple[Tensor, Tensor, Tensor | None, Tensor]
 

@@ -13,12 +13,12 @@ from tiny_models import ARCHITECTURES, FLOAT32, answered, build, token_logprobs
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tba.batch import PackedTokens, pack
 from tba.engines import packed_linear
 from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
-from tba.lora import adapter_tensors, add_adapters, merged, restore_adapters, save_merged
-from tba.policy import export_weights, import_weights, load_model, load_tokenizer
+from tba.policy.batch import PackedTokens, pack
+from tba.policy.lora import adapter_tensors, add_adapters, merged, restore_adapters, save_merged
+from tba.policy.policy import export_weights, import_weights, load_model, load_tokenizer
 from tba.testing import save_tiny_model
 from tba.types import Prompt, TbaError, Version, WeightUpdate
 

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from tiny_models import ARCHITECTURES, FLOAT32, answered, build
 from transformers import PreTrainedModel
 
-from tba.activity import Activity
 from tba.build import build_reference, build_searcher
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.config import Config
+from tba.config.settings import Config
 from tba.engines import packed_linear
 from tba.engines.packed_linear import PackedLayers, PackedLinear
-from tba.lora import add_adapters, without_adapters
-from tba.policy import Policy, Reference, export_weights, import_weights
-from tba.searcher import Searcher
+from tba.policy.lora import add_adapters, without_adapters
+from tba.policy.policy import Policy, Reference, export_weights, import_weights
+from tba.runs.activity import Activity
+from tba.search.searcher import Searcher
 from tba.testing import save_tiny_model
 from tba.types import SearcherName
 

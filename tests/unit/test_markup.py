@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tba.activity import Activity
-from tba.compare import show_comparison
-from tba.config import Config
-from tba.display import Display, end_table, told
-from tba.launch.evaluation import _breakdown_table, _table
-from tba.runs import write_run_config
-from tba.status import show_status
-from tba.summary import summarise
+from tba.config.settings import Config
+from tba.evaluations.command import _breakdown_table, _table
+from tba.runs.activity import Activity
+from tba.runs.compare import show_comparison
+from tba.runs.display import Display, end_table, told
+from tba.runs.run_config import write_run_config
+from tba.runs.status import show_status
+from tba.runs.summary import summarise
 from tba.tasks import TaskSettings
 
 NAMES = ["exp[lr=1e-4]", "exp[a]", "exp[bold]b", "x[/]", "[/]", "[/bold]", "a\\[b]", "end\\"]
@@ -60,7 +60,7 @@ def test_the_table_at_the_end_shows_the_path(run: Path) -> None:
 def test_status_names_the_run_and_what_its_processes_say(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tba.status._is_alive", lambda pid: True)
+    monkeypatch.setattr("tba.runs.status._is_alive", lambda pid: True)
     write_run_config(run, Config.embedded())
     with Activity(run, "searcher-0")("score", f"[red]{run}[/]"):
         show_status(run)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tba.build import build_scorer
-from tba.config import Config, load_config
+from tba.config.settings import Config, load_config
 from tba.rewards.functions import resolve
 from tba.tasks.base import Content, Task
 from tba.types import TbaError

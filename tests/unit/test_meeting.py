@@ -18,7 +18,7 @@ import torch
 
 from tba.launch import meeting
 from tba.launch.meeting import meeting_folder, published_bytes
-from tba.policy import load_model
+from tba.policy.policy import load_model
 from tba.testing import save_tiny_model
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.metrics import FILE, Metrics, TensorBoardSink, TrackioSink, WandbSink, read_metrics
+from tba.runs.metrics import FILE, Metrics, TensorBoardSink, TrackioSink, WandbSink, read_metrics
 from tba.types import TbaError
 
 

@@ -10,8 +10,8 @@ from safetensors.torch import load, save
 from torch import nn
 from transformers import PreTrainedModel
 
-from tba.config import TrainerConfig
-from tba.optimization import Optimization
+from tba.config.settings import TrainerConfig
+from tba.learn.optimization import Optimization
 
 NUM_STEPS = 20
 

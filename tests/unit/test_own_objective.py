@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tba.config import Config
+from tba.config.settings import Config
 from tba.objectives import Evidence, Loss, Objective, StepTotals
 from tba.objectives.own import Settings
 from tba.types import TbaError

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tba.engines import kernels, packed_linear
 from tba.engines.packed_linear import PackedLayers, PackedLinear, PackedProduct
-from tba.policy import export_weights, import_weights
+from tba.policy.policy import export_weights, import_weights
 from tba.types import TbaError
 
 

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from tba import build, devices
-from tba.activity import Activity
+from tba import build
 from tba.build import build_learner, build_scorer
-from tba.config import Config, parse_config
+from tba.config.settings import Config, parse_config
 from tba.launch import preflight
 from tba.launch.gpus import count_gpus
 from tba.launch.preflight import check
-from tba.placement import beside, check_device, definite, named_devices, searcher_device
+from tba.policy import devices
+from tba.policy.placement import beside, check_device, definite, named_devices, searcher_device
 from tba.rewards.functions import RewardFactory
 from tba.rewards.reward_model import RewardModel
+from tba.runs.activity import Activity
 from tba.tasks.base import not_encoded
 from tba.tasks.redteam import Settings as RedteamSettings
 from tba.testing import save_tiny_classifier

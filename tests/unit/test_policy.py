@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
 
-from tba import layout
-from tba.attention import supports_shared_prompt
-from tba.batch import PackedTokens, collate, pack
 from tba.build import _checkpoint_layers
-from tba.policy import (
+from tba.policy import layout
+from tba.policy.attention import supports_shared_prompt
+from tba.policy.batch import PackedTokens, collate, pack
+from tba.policy.policy import (
     Policy,
     Reference,
     export_weights,

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from torch import nn
 
-from tba.checkpoint import Checkpoint
-from tba.config import Config, parse_config
+from tba.config.settings import Config, parse_config
 from tba.engines.packed_linear import PackedLayers
 from tba.launch import precision
 from tba.launch.precision import MIN_WEIGHTS, Speeds, choose, settle
 from tba.launch.product_speeds import MAX_WEIGHTS, generation_seconds, matrices, training_seconds
-from tba.metrics import read_metrics
-from tba.policy import load_model
-from tba.runs import read_run_config, resumed_config, write_run_config
+from tba.learn.checkpoint import Checkpoint
+from tba.policy.policy import load_model
+from tba.runs.metrics import read_metrics
+from tba.runs.run_config import read_run_config, resumed_config, write_run_config
 from tba.testing import save_tiny_model
 
 FAST_BFLOAT16 = Speeds({"float32": 2.0, "bfloat16": 1.0, "int8": 0.8}, {"float32": 3.0, "bfloat16": 2.0})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.prompts import PromptStream
+from tba.search.prompts import PromptStream
 from tba.tasks.base import Problem
 from tba.types import Prompt
 

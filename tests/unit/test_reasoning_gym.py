@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tba.config import load_config, parse_config, to_toml
-from tba.config_text import parse_overrides
+from tba.config.settings import load_config, parse_config, to_toml
+from tba.config.text import parse_overrides
 from tba.rewards.functions import resolve
 from tba.rewards.reasoning_gym import tagged_answer
 from tba.tasks.base import Task

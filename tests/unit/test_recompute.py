@@ -17,11 +17,11 @@ from transformers import LlamaConfig, Olmo2Config, PreTrainedConfig, PreTrainedM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks import memory
-from tba import recompute
-from tba.batch import PackedTokens, pack
 from tba.build import _checkpoint_layers
-from tba.lora import add_adapters
-from tba.policy import Policy
+from tba.policy import recompute
+from tba.policy.batch import PackedTokens, pack
+from tba.policy.lora import add_adapters
+from tba.policy.policy import Policy
 
 LENGTHS = [(5, [3, 8, 1]), (2, [6, 6])]
 ALWAYS, NEVER = 0, 10**30

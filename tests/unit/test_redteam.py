@@ -14,15 +14,15 @@ import torch
 from float64 import in_float64, to_float64
 from tiny_models import FLOAT32
 
-from tba import policy
-from tba.config import Config, load_config
+from tba.config.settings import Config, load_config
 from tba.engines import sampling
 from tba.engines.base import Request
 from tba.evaluations.base import Evaluation
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
 from tba.evaluations.redteam import RedteamEvaluator, wilson
-from tba.model_paths import named_model
-from tba.policy import load_model, load_tokenizer
+from tba.policy import policy
+from tba.policy.names import named_model
+from tba.policy.policy import load_model, load_tokenizer
 from tba.rewards.functions import RewardFactory
 from tba.rewards.harm import Guard, SequenceClassifier
 from tba.rewards.redteam import EMPTY_LOG_SCORE, VictimHarm

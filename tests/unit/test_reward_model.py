@@ -10,7 +10,7 @@ from tiny_models import FLOAT32
 from transformers import AutoModelForSequenceClassification
 
 from tba.api import _settings
-from tba.config import Config, parse_config
+from tba.config.settings import Config, parse_config
 from tba.launch.preflight import check
 from tba.rewards.reward_model import RewardModel, check_reward_model, encode_scored, reward_model
 from tba.rewards.scorer import Scorer, ScoreRequest

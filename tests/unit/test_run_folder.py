@@ -14,12 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tba import api, run_folder
-from tba.checkpoint import save_checkpoint
+from tba import api
 from tba.cli import main
-from tba.config import Config, to_toml
-from tba.run_folder import locked, new_run
-from tba.runs import CONFIG, read_run_config
+from tba.config.settings import Config, to_toml
+from tba.learn.checkpoint import save_checkpoint
+from tba.runs import folder as run_folder
+from tba.runs.folder import locked, new_run
+from tba.runs.run_config import CONFIG, read_run_config
 from tba.types import TbaError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tba.cli import main
-from tba.config import Config, parse_config, to_toml
-from tba.runs import (
+from tba.config.settings import Config, parse_config, to_toml
+from tba.runs.run_config import (
     CONFIG,
     answers_file,
     config_for_model,
@@ -239,7 +239,9 @@ def test_what_is_not_toml_is_one_line(tmp_path: Path, content: bytes) -> None:
 
 
 def test_retired_settings_are_dropped_and_unknown_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tba.runs._RETIRED", ("reward.is_retired", "engine.is_retired", "trainer.learning_rate"))
+    monkeypatch.setattr(
+        "tba.runs.run_config._RETIRED", ("reward.is_retired", "engine.is_retired", "trainer.learning_rate")
+    )
     text = to_toml(UNUSUAL)
     for section in ("reward", "engine"):
         text = text.replace(f"[{section}]\n", f"[{section}]\nis_retired = 3\n")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tba.rewards.scoring import ScoreRequest, Scores
-from tba.search_metrics import SearchTally
+from tba.search.metrics import SearchTally
 from tba.testing import score_now
 from tba.types import Response, Version
 

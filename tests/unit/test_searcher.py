@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tba.activity import Activity
 from tba.engines.base import Finished
-from tba.exploration import Exploration
-from tba.prompts import PromptStream
 from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
-from tba.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
+from tba.runs.activity import Activity
+from tba.search.exploration import Exploration
+from tba.search.prompts import PromptStream
+from tba.search.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of
 from tba.types import Group, Prompt, Response, TokenLogprobs, Version, WeightUpdate
@@ -149,7 +149,7 @@ def test_a_searcher_runs_ahead_while_somebody_is_at_every_request_or_for_a_momen
     monkeypatch: pytest.MonkeyPatch, num_processes: int, seconds: float, oldest: int
 ) -> None:
     engine = Counting(seconds)
-    monkeypatch.setattr("tba.searcher.time", engine)
+    monkeypatch.setattr("tba.search.searcher.time", engine)
     sent = Sent(engine)
     searcher = searcher_of(engine, sent, Slow(num_processes))
     for _ in range(40):

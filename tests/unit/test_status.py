@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tba.activity import FOLDER, SILENT_SECONDS, Activity
-from tba.config import Config
-from tba.display import Display
-from tba.runs import write_run_config
-from tba.status import show_status
+from tba.config.settings import Config
+from tba.runs.activity import FOLDER, SILENT_SECONDS, Activity
+from tba.runs.display import Display
+from tba.runs.run_config import write_run_config
+from tba.runs.status import show_status
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of two processes: `searcher-0` was heard of an hour ago, `trainer` just now."""
-    monkeypatch.setattr("tba.status._is_alive", lambda pid: True)
+    monkeypatch.setattr("tba.runs.status._is_alive", lambda pid: True)
     monkeypatch.setenv("COLUMNS", "200")
     write_run_config(tmp_path, Config.embedded())
     Activity(tmp_path, "trainer")
@@ -57,8 +57,8 @@ class Broken(io.StringIO):
 
 def test_a_terminal_that_goes_away_does_not_end_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Printing ends with the first line that fails; what runs meanwhile, and the end, do not hear of it."""
-    monkeypatch.setattr("tba.display._PLAIN_SECONDS", 0.0)
-    monkeypatch.setattr("tba.display._TICK_SECONDS", 0.001)
+    monkeypatch.setattr("tba.runs.display._PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("tba.runs.display._TICK_SECONDS", 0.001)
     with Display(Config.embedded(run={"display": "plain"}), run) as display:
         display._console = Console(file=Broken())
         display._thread.join()  # it gave up

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tba.learn.base import StepResult
-from tba.step_metrics import BUCKETS, step_metrics
+from tba.learn.step_metrics import BUCKETS, step_metrics
 from tba.testing import make_response
 from tba.types import Group, Prompt, Trajectory
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.metrics import Metrics
-from tba.summary import FILE, REWARD_WINDOW, summarise, write_summary
+from tba.runs.metrics import Metrics
+from tba.runs.summary import FILE, REWARD_WINDOW, summarise, write_summary
 
 DESIGN_KEYS = {
     "accuracy_first",

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.activity import ENDING, TRAINER
 from tba.launch.silence import LONGEST_LOOK, Silence
 from tba.launch.supervise import (
     GRACE_SECONDS,
@@ -23,7 +22,8 @@ from tba.launch.supervise import (
     TrainerDiedError,
     next_incarnation,
 )
-from tba.metrics import read_metrics
+from tba.runs.activity import ENDING, TRAINER
+from tba.runs.metrics import read_metrics
 from tba.types import SearcherName, TbaError
 
 MEMORY = "out of memory"

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tba.cli import main
-from tba.encoding import encoder
-from tba.policy import load_tokenizer
+from tba.policy.policy import load_tokenizer
 from tba.rewards.reward_model import RewardModel, check_reward_model
 from tba.supervised.classifier import auc
 from tba.supervised.options import ClassifierOptions, RewardModelOptions, SftOptions, parse_options
@@ -23,6 +22,7 @@ from tba.supervised.reward_model import prompt_key, split_pairs
 from tba.supervised.sft import _example
 from tba.tasks import custom, tldr
 from tba.tasks.base import Problem
+from tba.tasks.encoding import encoder
 from tba.testing import save_tiny_model
 from tba.types import Prompt, TbaError
 
@@ -187,7 +187,7 @@ def test_sft_learns_to_answer_and_to_end(tmp_path: Path, model: str) -> None:
     pytest.importorskip("trl")
     from tba.engines.base import generate
     from tba.engines.transformers import TransformersEngine
-    from tba.policy import load_model
+    from tba.policy.policy import load_model
 
     data = write(tmp_path / "rows.jsonl", [{"prompt": f"{i % 7}?", "completion": "yes."} for i in range(72)])
     output = tmp_path / "out"

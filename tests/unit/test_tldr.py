@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.config import load_config
-from tba.config_text import parse_overrides
+from tba.config.settings import load_config
+from tba.config.text import parse_overrides
 from tba.tasks import tldr
 from tba.tasks.base import Content, Task
 from tba.tasks.tldr import UNUSABLE, shorten

@@ -13,14 +13,14 @@ from float64 import in_float64, to_float64
 from torch.testing import assert_close
 from trainer_cases import GROUP_SIZE, model_of, parameters, random_groups, trainer_in
 
-from tba.activity import Activity
 from tba.buffer.log import RolloutLog
 from tba.channels.base import Message
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.checkpoint import list_checkpoints
-from tba.metrics import read_metrics
+from tba.learn.checkpoint import list_checkpoints
+from tba.learn.trainer import NO_GROUPS_STEPS, NO_GROUPS_SYNCS, Trainer
+from tba.runs.activity import Activity
+from tba.runs.metrics import read_metrics
 from tba.testing import save_tiny_model
-from tba.trainer import NO_GROUPS_STEPS, NO_GROUPS_SYNCS, Trainer
 from tba.types import Group, Report
 
 
@@ -188,7 +188,7 @@ def test_the_end_of_a_run_has_a_bound(tmp_path: Path, folder: str, monkeypatch: 
     """A Searcher that goes on sending for ever after the last step is not waited for, but for what it had to say."""
     trainer = trainer_in(tmp_path / "run", folder, num_steps=1)
     now = 0.0
-    monkeypatch.setattr("tba.trainer.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("tba.learn.trainer.time", SimpleNamespace(monotonic=lambda: now))
 
     def pass_seconds(waits: int) -> None:
         nonlocal now

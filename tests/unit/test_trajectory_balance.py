@@ -13,10 +13,10 @@ from objective_cases import BETAS, random_case, seeds, shapes
 from torch import Tensor
 from torch.testing import assert_close
 
-from tba.batch import collate, micro_batches
 from tba.learn.evidence import Pass, totals_of
 from tba.objectives.trajectory_balance import Settings, trajectory_balance
-from tba.policy import Logprobs
+from tba.policy.batch import collate, micro_batches
+from tba.policy.policy import Logprobs
 from tba.testing import make_group
 from tba.types import Group
 

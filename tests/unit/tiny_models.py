@@ -28,9 +28,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from tba.attention import SHARED_PROMPT
-from tba.batch import PackedTokens
-from tba.policy import Policy
+from tba.policy.attention import SHARED_PROMPT
+from tba.policy.batch import PackedTokens
+from tba.policy.policy import Policy
 from tba.testing import make_response
 from tba.types import Prompt, Response
 

@@ -11,25 +11,25 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from tba.activity import Activity
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
-from tba.devices import moved
-from tba.epochs import Epochs
+from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.learn.epochs import Epochs
 from tba.learn.learner import LocalLearner
-from tba.lora import add_adapters
-from tba.metrics import Metrics
+from tba.learn.optimization import Optimization
+from tba.learn.trainer import Trainer
 from tba.objectives import ObjectiveConfig
 from tba.objectives.own import Settings as OwnSettings
 from tba.objectives.trajectory_balance import Settings as VarGrad
 from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
-from tba.optimization import Optimization
-from tba.policy import Policy, load_model, load_tokenizer
+from tba.policy.devices import moved
+from tba.policy.lora import add_adapters
+from tba.policy.policy import Policy, load_model, load_tokenizer
+from tba.runs.activity import Activity
+from tba.runs.metrics import Metrics
 from tba.testing import make_group
-from tba.trainer import Trainer
 from tba.types import Group, Version
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tba.config import Config
-from tba.config_help import setting_names
-from tba.config_text import expand
-from tba.run_folder import new_run
-from tba.runs import REPLAY, replayed_config
+from tba.config.help import setting_names
+from tba.config.settings import Config
+from tba.config.text import expand
+from tba.runs.folder import new_run
+from tba.runs.run_config import REPLAY, replayed_config
 from tba.types import TbaError
 
 CHANGEABLE = (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import FILE
+from tba.runs.metrics import FILE
 from tba.tasks import Headline
 from tba.types import SearcherName
 

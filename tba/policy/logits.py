@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tba.precision import at_least_float32
+from tba.policy.precision import at_least_float32
 
 
 def target_logprobs(

@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tba.activity import STARTING, Activity
 from tba.channels.base import GroupSender, WeightSubscriber
 from tba.engines.base import Engine, Finished, Request
-from tba.exploration import Exploration
-from tba.policy import Reference
-from tba.prompts import PromptStream
+from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
-from tba.search_metrics import SearchTally
+from tba.runs.activity import STARTING, Activity
+from tba.search.exploration import Exploration
+from tba.search.metrics import SearchTally
+from tba.search.prompts import PromptStream
 from tba.tasks.base import Problem
 from tba.types import (
     Group,

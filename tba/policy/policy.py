@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from tba.attention import SHARED_PROMPT, supports_shared_prompt
-from tba.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
-from tba.devices import CPU, as_tensor
-from tba.loading import load_weights, told_in_one_line
-from tba.logits import target_logprobs
-from tba.precision import at_least_float32
-from tba.recompute import recomputing
+from tba.policy.attention import SHARED_PROMPT, supports_shared_prompt
+from tba.policy.batch import Answered, PackedTokens, distinct, pack, split_by_tokens
+from tba.policy.devices import CPU, as_tensor
+from tba.policy.loading import load_weights, told_in_one_line
+from tba.policy.logits import target_logprobs
+from tba.policy.precision import at_least_float32
+from tba.policy.recompute import recomputing
 from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()

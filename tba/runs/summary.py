@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tba.metrics import read_metrics
+from tba.runs.metrics import read_metrics
 from tba.tasks import Headline, headline_of
 from tba.tasks.base import Beside, TaskSettings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tba.config_section import Section
+from tba.config.section import Section
 from tba.types import TbaError
 
 AUTO, CPU = "auto", "cpu"

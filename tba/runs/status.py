@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tba.activity import ENDING, SILENT_SECONDS, read_activities, silences
-from tba.metrics import read_metrics
-from tba.progress import evaluation_text
-from tba.runs import num_replayed_steps, read_run_config
+from tba.runs.activity import ENDING, SILENT_SECONDS, read_activities, silences
+from tba.runs.metrics import read_metrics
+from tba.runs.progress import evaluation_text
+from tba.runs.run_config import num_replayed_steps, read_run_config
 from tba.types import TbaError
 
 _WAITING = {

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tba.attention import PackedGroups, ResponseBlock
-from tba.devices import as_tensor
-from tba.response_tree import Indices
+from tba.policy.attention import PackedGroups, ResponseBlock
+from tba.policy.devices import as_tensor
+from tba.policy.response_tree import Indices
 
 WORTH_A_BLOCK = 2**14
 """Pairs of query and key that attention must be spared, for a head, to make up for one more call of it."""

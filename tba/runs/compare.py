@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tba.metrics import read_metrics
-from tba.plots import Curves, draw_curves, draw_front
-from tba.summary import FILE, headline_of_run, summarise
+from tba.runs.metrics import read_metrics
+from tba.runs.plots import Curves, draw_curves, draw_front
+from tba.runs.summary import FILE, headline_of_run, summarise
 from tba.tasks import Headline
 from tba.types import TbaError
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tba.placement import check_device, definite
+from tba.policy.placement import check_device, definite
 
 CPU = torch.device("cpu")
 SomeModule = TypeVar("SomeModule", bound=nn.Module)

@@ -11,7 +11,7 @@ from tba.extras import install_hint
 from tba.types import TbaError
 
 if TYPE_CHECKING:
-    from tba.compare import Point
+    from tba.runs.compare import Point
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tba.config import Config
-from tba.runs import CONFIG, PARTIAL, place_config, read_run_config, stage_config
+from tba.config.settings import Config
+from tba.runs.run_config import CONFIG, PARTIAL, place_config, read_run_config, stage_config
 from tba.types import TbaError
 
 LOCK = ".lock"

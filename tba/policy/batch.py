@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tba.attention import PackedGroups
-from tba.devices import CPU, as_tensor
-from tba.layout import packed_layout
-from tba.response_tree import ResponseTree
+from tba.policy.attention import PackedGroups
+from tba.policy.devices import CPU, as_tensor
+from tba.policy.layout import packed_layout
+from tba.policy.response_tree import ResponseTree
 from tba.types import Group, Prompt, Response, TokenLogprobs
 
 Answered = tuple[Prompt, Sequence[Response]]

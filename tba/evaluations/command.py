@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tba.config import Config
+from tba.config.settings import Config
 from tba.launch.preflight import check
 from tba.launch.processes import num_cores, thread_environment
-from tba.runs import answers_file
+from tba.runs.run_config import answers_file
 from tba.types import TbaError
 
 

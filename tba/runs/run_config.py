@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tba.checkpoint import run_of_model
-from tba.config import EMBEDDED_MODEL, Config, RewardConfig, embedded_settings, parse_config, to_toml
-from tba.config_help import setting_names
-from tba.config_section import Section
+from tba.config.help import setting_names
+from tba.config.section import Section
+from tba.config.settings import EMBEDDED_MODEL, Config, RewardConfig, embedded_settings, parse_config, to_toml
+from tba.learn.checkpoint import run_of_model
 from tba.objectives import without_those_of_others
-from tba.placement import is_device
+from tba.policy.placement import is_device
 from tba.types import TbaError
 
 CONFIG = "config.toml"

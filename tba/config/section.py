@@ -20,4 +20,4 @@ def _check_device(value: str) -> str:
 
 
 Device = Annotated[str, AfterValidator(_check_device)]
-"""The name of a device. Whether the machine has it, `tba/placement.py` says."""
+"""The name of a device. Whether the machine has it, `tba/policy/placement.py` says."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
-from tba.precision import at_least_float32
+from tba.policy.precision import at_least_float32
 from tba.types import TbaError
 
 SHARED_PROMPT = "tba_shared_prompt"

@@ -17,10 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tba.activity import SILENT_SECONDS, doing_text, read_activities, silences
-from tba.checkpoint import list_checkpoints
-from tba.config import Config
-from tba.progress import Progress, evaluation_text
+from tba.config.settings import Config
+from tba.learn.checkpoint import list_checkpoints
+from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
+from tba.runs.progress import Progress, evaluation_text
 from tba.tasks import Headline
 
 _PLAIN_SECONDS = 10.0

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from pydantic.fields import FieldInfo
 
 from tba import tasks
-from tba.config import Config
-from tba.config_section import Section
+from tba.config.section import Section
+from tba.config.settings import Config
 from tba.tasks import TaskSettings
 from tba.types import TbaError
 

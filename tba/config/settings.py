@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from tba import config_text, objectives, tasks
-from tba.config_faults import in_one_line
-from tba.config_section import Device, Section
+from tba import objectives, tasks
+from tba.config import text as config_text
+from tba.config.faults import in_one_line
+from tba.config.section import Device, Section
 from tba.objectives import ObjectiveConfig, carried_over
 from tba.tasks import TaskConfig, has_data, task_shorthand
 from tba.types import TbaError
@@ -471,7 +472,7 @@ def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Confi
     try:
         return Config.model_validate(_merge(base, overrides))
     except ValidationError as error:
-        from tba.config_help import setting_names
+        from tba.config.help import setting_names
 
         raise TbaError(in_one_line(error, setting_names(), "tba config")) from None
 

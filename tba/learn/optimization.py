@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, get_scheduler
 
-from tba.config import TrainerConfig
+from tba.config.settings import TrainerConfig
 
 
 class Optimization:

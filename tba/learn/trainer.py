@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from tba.activity import ENDING, TRAINER, Activity, doing_text, read_activities
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
-from tba.checkpoint import Checkpoint, save_checkpoint
-from tba.config import BufferConfig, CheckpointConfig, TrainerConfig
-from tba.epochs import Epochs
+from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
-from tba.metrics import Metrics, costs
+from tba.learn.checkpoint import Checkpoint, save_checkpoint
+from tba.learn.epochs import Epochs
+from tba.learn.step_metrics import step_metrics
+from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
+from tba.runs.metrics import Metrics, costs
+from tba.runs.summary import write_summary
 from tba.seeds import Purpose, generator
-from tba.step_metrics import step_metrics
-from tba.summary import write_summary
 from tba.types import Group, TbaError, Version
 
 NO_GROUPS_SYNCS, NO_GROUPS_STEPS = 10, 50
