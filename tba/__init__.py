@@ -14,7 +14,7 @@ __all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "TbaError", "res
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Config": "config",
+    "Config": "config.settings",
     "Evidence": "objectives",
     "Loss": "objectives",
     "Objective": "objectives",

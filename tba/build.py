@@ -37,8 +37,7 @@ from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer, Waiting
 from tba.runs.activity import Activity
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
-from tba.search.exploration import Exploration
-from tba.search.prompts import PromptStream
+from tba.search.prompts import Exploration, PromptStream
 from tba.search.searcher import Searcher
 from tba.seeds import Purpose, integer
 from tba.tasks.base import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tba import objectives, tasks
-from tba.config.settings import EMBEDDED_MODEL
+from tba.policy.names import EMBEDDED_MODEL
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")

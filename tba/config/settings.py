@@ -22,9 +22,6 @@ from tba.objectives import ObjectiveConfig, carried_over
 from tba.tasks import TaskConfig, has_data, task_shorthand
 from tba.types import TbaError
 
-EMBEDDED_MODEL = "arithmetic"
-"""`model = "arithmetic"` names the small warm-started policy that ships with the package."""
-
 
 def _comma_list(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

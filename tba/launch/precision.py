@@ -17,10 +17,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tba.config.settings import EMBEDDED_MODEL, Config
+from tba.config.settings import Config
 from tba.launch.meeting import num_weights
 from tba.launch.processes import redirect_output
 from tba.learn.checkpoint import Checkpoint
+from tba.policy.names import EMBEDDED_MODEL
 from tba.runs.metrics import Metrics
 from tba.runs.run_config import write_run_config
 

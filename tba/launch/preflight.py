@@ -5,10 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from importlib.util import find_spec
 
-from tba.config.settings import EMBEDDED_MODEL, Config
+from tba.config.settings import Config
 from tba.extras import install_hint
 from tba.launch.gpus import count_gpus
-from tba.policy.names import read_model_config
+from tba.policy.names import EMBEDDED_MODEL, read_model_config
 from tba.policy.placement import check_device, named_devices
 from tba.rewards.functions import check_column_names, check_columns, check_importable
 from tba.rewards.reward_model import check_reward_model

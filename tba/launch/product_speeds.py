@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tba.engines import kernels
 from tba.engines.packed_linear import PackedProduct, Precision, layers_by_input
-from tba.policy.policy import model_directory
+from tba.policy.names import model_directory
 
 MAX_WEIGHTS = 2**21
 """A matrix with more is cut to this many, and counts for all of them: the product of a vocabulary takes long."""

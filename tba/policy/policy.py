@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import resources
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,18 +22,12 @@ from tba.policy.batch import Answered, PackedTokens, distinct, pack, split_by_to
 from tba.policy.devices import CPU, as_tensor
 from tba.policy.loading import load_weights, told_in_one_line
 from tba.policy.logits import target_logprobs
+from tba.policy.names import model_directory
 from tba.policy.precision import at_least_float32
 from tba.policy.recompute import recomputing
 from tba.types import TbaError, TokenLogprobs
 
 transformers_logging.disable_progress_bar()
-
-
-def model_directory(path: str) -> str:
-    """The name a user gives to what transformers loads: `arithmetic` is the embedded model."""
-    if path == "arithmetic" and not Path(path).exists():
-        return str(resources.files("tba").joinpath("models", "arithmetic"))
-    return path
 
 
 def load_model(

@@ -15,9 +15,10 @@ from typing import Any
 
 from tba.config.help import setting_names
 from tba.config.section import Section
-from tba.config.settings import EMBEDDED_MODEL, Config, RewardConfig, embedded_settings, parse_config, to_toml
+from tba.config.settings import Config, RewardConfig, embedded_settings, parse_config, to_toml
 from tba.learn.checkpoint import run_of_model
 from tba.objectives import without_those_of_others
+from tba.policy.names import EMBEDDED_MODEL
 from tba.policy.placement import is_device
 from tba.types import TbaError
 

@@ -14,9 +14,8 @@ from tba.engines.base import Engine, Finished, Request
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import STARTING, Activity
-from tba.search.exploration import Exploration
 from tba.search.metrics import SearchTally
-from tba.search.prompts import PromptStream
+from tba.search.prompts import Exploration, PromptStream
 from tba.tasks.base import Problem
 from tba.types import (
     Group,

@@ -13,7 +13,7 @@ from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy.batch import pack
 from tba.policy.policy import load_model, load_tokenizer
-from tba.search.exploration import Exploration
+from tba.search.prompts import Exploration
 from tba.testing import save_tiny_model
 from tba.types import Prompt
 

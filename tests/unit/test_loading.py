@@ -15,7 +15,8 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from tba.evaluations.embeddings import Embedder
-from tba.policy.policy import load_model, load_tokenizer, model_directory
+from tba.policy.names import model_directory
+from tba.policy.policy import load_model, load_tokenizer
 from tba.rewards.harm import load_scorer
 from tba.rewards.reward_model import RewardModel, check_reward_model
 from tba.rewards.victim import Victim

@@ -23,6 +23,7 @@ from tba.build import _checkpoint_layers
 from tba.policy import layout
 from tba.policy.attention import supports_shared_prompt
 from tba.policy.batch import PackedTokens, collate, pack
+from tba.policy.names import model_directory
 from tba.policy.policy import (
     Policy,
     Reference,
@@ -30,7 +31,6 @@ from tba.policy.policy import (
     import_weights,
     load_model,
     load_tokenizer,
-    model_directory,
     uses_shared_prompt,
 )
 from tba.testing import make_response, save_tiny_model

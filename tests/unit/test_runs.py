@@ -239,9 +239,8 @@ def test_what_is_not_toml_is_one_line(tmp_path: Path, content: bytes) -> None:
 
 
 def test_retired_settings_are_dropped_and_unknown_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tba.runs.run_config._RETIRED", ("reward.is_retired", "engine.is_retired", "trainer.learning_rate")
-    )
+    retired = ("reward.is_retired", "engine.is_retired", "trainer.learning_rate")
+    monkeypatch.setattr("tba.runs.run_config._RETIRED", retired)
     text = to_toml(UNUSUAL)
     for section in ("reward", "engine"):
         text = text.replace(f"[{section}]\n", f"[{section}]\nis_retired = 3\n")

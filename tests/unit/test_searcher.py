@@ -13,8 +13,7 @@ from tba.engines.base import Finished
 from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.runs.activity import Activity
-from tba.search.exploration import Exploration
-from tba.search.prompts import PromptStream
+from tba.search.prompts import Exploration, PromptStream
 from tba.search.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tba
-from tba.search.exploration import Exploration
-from tba.search.prompts import PromptStream
+from tba.search.prompts import Exploration, PromptStream
 from tba.seeds import Purpose, generator, integer
 from tba.tasks.base import Problem
 from tba.types import Prompt
