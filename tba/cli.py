@@ -111,7 +111,7 @@ def _eval(rest: Arguments) -> int:
         raise TbaError("name the model to evaluate: tba eval MODEL [--task NAME]")
     config = config_for_model(model, parse_overrides(rest))
 
-    from tba.evaluations.command import evaluate_model
+    from tba.launch.evaluation import evaluate_model
 
     evaluate_model(config, Path(output) if output else None)
     return 0

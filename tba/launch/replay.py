@@ -22,7 +22,7 @@ from rich.table import Table
 from tba.buffer.draws import Rows, read_draws
 from tba.buffer.recorded import recorded_groups
 from tba.config.settings import Config
-from tba.evaluations.command import follow
+from tba.launch.evaluation import follow
 from tba.launch.preflight import check_model
 from tba.launch.processes import num_cores, thread_environment
 from tba.learn.checkpoint import list_checkpoints

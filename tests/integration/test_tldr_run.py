@@ -12,7 +12,7 @@ from small_runs import records
 from tba.api import start
 from tba.cli import main
 from tba.config.settings import parse_config
-from tba.evaluations.command import evaluate_model
+from tba.launch.evaluation import evaluate_model
 from tba.runs.run_config import config_for_model
 from tba.testing import save_tiny_classifier, save_tiny_model
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tba.config.settings import Config
-from tba.evaluations.command import _breakdown_table, _table
+from tba.launch.evaluation import _breakdown_table, _table
 from tba.runs.activity import Activity
 from tba.runs.compare import show_comparison
 from tba.runs.display import Display, end_table, told
