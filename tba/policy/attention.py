@@ -92,7 +92,8 @@ class PackedGroups:
             return self._attend(query, key, value, scaling)
         # Under autocast too: on a CPU the backward pass of attention takes twice as long in bfloat16 as in float32.
         with torch.autocast("cpu", enabled=False):
-            return self._attend(at_least_float32(query), at_least_float32(key), at_least_float32(value), scaling)
+            out = self._attend(at_least_float32(query), at_least_float32(key), at_least_float32(value), scaling)
+        return out.to(query.dtype)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         gqa = query.shape[1] != key.shape[1]

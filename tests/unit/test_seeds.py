@@ -78,12 +78,8 @@ def test_the_order_of_prompts_tells_nothing_of_the_temperatures(epoch: int) -> N
 
 
 MAKERS = {"default_rng", "SeedSequence", "manual_seed", "seed", "PCG64", "RandomState"}
-ELSEWHERE = {
-    # The replies to an attack follow from the attack, over all runs of a task's own seed: its hash is in the seed.
-    "rewards/victim.py": ["default_rng([self._seed, xxhash.xxh3_64_intdigest(attack.encode())])"],
-}
-"""Calls that make a seed of their own. (Tasks generate their data with `random.Random`, from `task.seed` and never from
-the run's: the data are the same for every run.)"""
+"""Calls that make randomness. (Tasks generate their data with `random.Random`, from `task.seed` and never from the
+run's: the data are the same for every run.)"""
 
 
 def made_up(tree: ast.AST) -> Iterator[str]:
@@ -109,4 +105,4 @@ def test_seeds_are_made_in_one_place() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
     }
     assert found.pop("seeds.py"), "they are made there"
-    assert {name: calls for name, calls in found.items() if calls} == ELSEWHERE
+    assert {name: calls for name, calls in found.items() if calls} == {}
