@@ -165,3 +165,12 @@ def test_extras_that_pages_name_are_there() -> None:
     }
     assert named
     assert named <= EXTRAS | {"dev"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_files_of_the_package_that_pages_name_exist(path: Path) -> None:
+    """As `tba/learn/trainer.py`, or with the room alone, as `learn/trainer.py`."""
+    text = path.read_text("utf-8")
+    named = {name.removeprefix("tba/") for name in re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.py)`", text)}
+    roots = (ROOT / "tba", ROOT)
+    assert {name for name in named if not any((root / name).exists() for root in roots)} == set()
