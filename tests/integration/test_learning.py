@@ -69,8 +69,10 @@ def test_a_synchronous_run_with_processes_trains_on_its_own_weights_and_learns(t
     train = records(run, "train")
     assert [r["step"] for r in train] == list(range(1, 15))
     assert [r["staleness/counts"] for r in train] == [{"0": 8 * NUM_RESPONSES}] * 14
-    # Every version was explored once, by just the groups that its step needs.
+    # Every version that was trained on was explored once, by just the groups that its step needs. What was explored
+    # with the last one before the Searcher heard of the end is in the log too.
     frame = rollouts(run)
     assert_nothing_doubled(frame, NUM_RESPONSES)
-    groups = frame.drop_duplicates(["source", "serial"])
-    assert groups.groupby("version").size().to_dict() == dict.fromkeys(range(14), 8)
+    counts = frame.drop_duplicates(["source", "serial"]).groupby("version").size().to_dict()
+    assert counts.pop(14, 0) <= 8
+    assert counts == dict.fromkeys(range(14), 8)

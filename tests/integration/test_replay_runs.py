@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rewards_for_tests import spec
 from safetensors.torch import load_file
 from small_runs import arguments, records, rollouts, small_config, tba
 from test_inline import INLINE, same_weights, train_records, weights
@@ -59,8 +60,10 @@ def assert_same(run: Path, again: Path, step: int = 8) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An inline run. Its folder is never changed by a replay, so tests share it."""
-    return start(small_config(tmp_path_factory.mktemp("replay"), "whole", run=INLINE)).run
+    """An inline run, whose rewards differ wherever responses do. Its folder is never changed by a replay, so tests
+    share it."""
+    differing = {"reward": {"functions": spec("checksum")}, "engine": {"temperature": 2.0}}
+    return start(small_config(tmp_path_factory.mktemp("replay"), "whole", run=INLINE, **differing)).run
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +155,6 @@ def test_other_settings_change_what_is_learned_and_not_the_data(
     assert [[r[name] for name in data] for r in after] == [[r[name] for name in data] for r in before]
     if "trainer" in changes:
         assert after[0]["loss"] == before[0]["loss"], "the first step starts from the same weights"
-    # Not in each of them: groups of equal responses have no loss under any settings.
     assert [r["loss"] for r in after[1:]] != [r["loss"] for r in before[1:]]
     assert not same_weights(weights(again, 8), weights(whole, 8))
 
