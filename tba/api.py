@@ -17,6 +17,7 @@ from tba.learn.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, 
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
 from tba.runs.run_config import read_run_config, resumed_config, write_run_config
+from tba.runs.summary import SUMMARY
 from tba.tasks import OWN_DATA
 from tba.tasks.prepared import prepared_anew
 from tba.types import TbaError
@@ -34,7 +35,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        path = self.run / "summary.json"
+        path = self.run / SUMMARY
         summary: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
         return summary
 

@@ -197,7 +197,7 @@ class WeightUpdate:
     """One published version of the trainable weights: raw bytes by parameter name."""
 
     version: Version
-    tensors: Mapping[str, NDArray[np.uint8]]
+    bytes_by_name: Mapping[str, NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)

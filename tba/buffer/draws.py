@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tba.types import TbaError
 
-FILE = "draws.jsonl"
+DRAWS = "draws.jsonl"
 
 Rows = NDArray[np.int64]
 """(G, K): the row of the rollout log of each trajectory of a step."""
@@ -28,7 +28,7 @@ class DrawLog:
     """Writes the record of one run. The file is there once a step is: what draws nothing leaves nothing."""
 
     def __init__(self, run: Path) -> None:
-        self._path = run / FILE
+        self._path = run / DRAWS
         self._file: int | None = None
 
     def append(self, step: int, rows: Sequence[Sequence[int]]) -> None:
@@ -48,7 +48,7 @@ class DrawLog:
         if not self._path.exists():
             return
         self.close()
-        partial = self._path.with_name(f".{FILE}.partial")
+        partial = self._path.with_name(f".{DRAWS}.partial")
         with open(self._path, "rb") as old, open(partial, "wb") as new:
             new.writelines(line for line in old if line.endswith(b"\n") and _step_of(line) <= step)
             new.flush()
@@ -72,11 +72,11 @@ def read_draws(run: Path, num_steps: int | None = None) -> list[Rows]:
     What follows the end of the last line is being written, or was when its process was killed. TbaError if the steps
     asked for are not all there.
     """
-    path = run / FILE
+    path = run / DRAWS
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
-        raise TbaError(f"{run} has no {FILE}: only runs that record their draws can be replayed") from None
+        raise TbaError(f"{run} has no {DRAWS}: only runs that record their draws can be replayed") from None
     if lines and _step_of(lines[0]) > 1:
         raise TbaError(f"{path} begins at step {_step_of(lines[0])}: only runs recorded from step 1 can be replayed")
     draws: list[Rows] = []

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tba.buffer.arrow import from_table
-from tba.buffer.draws import FILE, Rows
+from tba.buffer.draws import DRAWS, Rows
 from tba.buffer.log_files import LogFile, between, in_order, naming, read_tables
 from tba.types import Group, Prompt, TbaError, Trajectory
 
@@ -55,7 +55,7 @@ def _last_use(draws: Sequence[Rows]) -> NDArray[np.int64]:
 
 def _group(drawn: Sequence[tuple[Prompt, Trajectory]], log: Path, step: int) -> Group:
     if any(prompt != drawn[0][0] for prompt, _ in drawn):
-        raise TbaError(f"{log} and {FILE} do not belong together: a group of step {step} has rows of several prompts")
+        raise TbaError(f"{log} and {DRAWS} do not belong together: a group of step {step} has rows of several prompts")
     return Group(drawn[0][0], tuple(trajectory for _, trajectory in drawn))
 
 

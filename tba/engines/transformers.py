@@ -106,7 +106,7 @@ class TransformersEngine:
             return self._advance(np.concatenate(drawn), read) if drawn else []
 
     def load(self, update: WeightUpdate) -> None:
-        import_weights(self._model, update.tensors)
+        import_weights(self._model, update.bytes_by_name)
         self._layers.pack()
         self._version = update.version
         # Whatever begins from now on begins from the prompt as the new weights read it.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tba.engines.base import Engine
-from tba.evaluations.base import Answer, Evaluation, Progress, graded, mean_and_error, no_progress, response_values
+from tba.evaluations.base import Answer, Evaluation, OnDone, graded, mean_and_error, no_progress, response_values
 from tba.rewards.scorer import Scorer
 from tba.tasks.base import Problem
 
@@ -32,7 +32,7 @@ class AccuracyEvaluator:
     def num_prompts(self) -> int:
         return len(self.problems) * (1 + (self.num_samples > 0))
 
-    def __call__(self, progress: Progress = no_progress) -> Evaluation:
+    def __call__(self, progress: OnDone = no_progress) -> Evaluation:
         greedy = self._answers(1, self.prompts_per_batch, progress, greedy=True)
         answers = [answer for group in greedy for answer in group]
         accuracy, error = mean_and_error([self._correct(answer) for answer in answers])
@@ -46,7 +46,7 @@ class AccuracyEvaluator:
             answers += [answer for group in sampled for answer in group]
         return Evaluation(values | by_column, answers)
 
-    def _answers(self, num_responses: int, batch: int, progress: Progress, *, greedy: bool) -> list[list[Answer]]:
+    def _answers(self, num_responses: int, batch: int, progress: OnDone, *, greedy: bool) -> list[list[Answer]]:
         return graded(self.engine, self.scorer, self.problems, num_responses, batch, greedy=greedy, progress=progress)
 
     def _broken_down(self, answers: Sequence[Answer]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tba.config.settings import EvaluationConfig
     from tba.policy.policy import Reference
 
-Progress = Callable[[int], None]
+OnDone = Callable[[int], None]
 """Hears how many prompts have just been answered."""
 
 
@@ -85,7 +85,7 @@ class Evaluator(Protocol):
         """Prompts it will report as answered, counting every pass over them."""
         ...
 
-    def __call__(self, progress: Progress = ...) -> Evaluation: ...
+    def __call__(self, progress: OnDone = ...) -> Evaluation: ...
 
 
 def no_progress(done: int) -> None:
@@ -100,7 +100,7 @@ def graded(
     prompts_per_batch: int,
     *,
     greedy: bool,
-    progress: Progress,
+    progress: OnDone,
 ) -> list[list[Answer]]:
     """Generate and grade: the answers to each problem, in the problems' order.
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tba.engines.base import Engine, stream
-from tba.evaluations.base import Answer, Evaluation, Progress, graded, mean_and_error, no_progress, response_values
+from tba.evaluations.base import Answer, Evaluation, OnDone, graded, mean_and_error, no_progress, response_values
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, ScoreRequest
 from tba.tasks.base import Problem
@@ -45,7 +45,7 @@ class PreferenceEvaluator:
     def num_prompts(self) -> int:
         return len(self.problems) * (1 + (self.reference is not None))
 
-    def __call__(self, progress: Progress = no_progress) -> Evaluation:
+    def __call__(self, progress: OnDone = no_progress) -> Evaluation:
         groups = graded(
             self.engine, self.scorer, self.problems, 1, self.prompts_per_batch, greedy=True, progress=progress
         )
@@ -83,7 +83,7 @@ class PreferenceEvaluator:
             "gold_failed": len(gold) - len(scored),
         }, noted
 
-    def _kl(self, reference: Reference, progress: Progress) -> dict[str, float]:
+    def _kl(self, reference: Reference, progress: OnDone) -> dict[str, float]:
         """Mean of log π − log π_ref over responses sampled now: unbiased for KL(π ‖ π_ref) at the sampling temperature.
 
         Samples of one prompt are not independent of each other, so the error is that of the prompts' means.

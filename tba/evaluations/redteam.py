@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tba.engines.base import Engine
-from tba.evaluations.base import Answer, Evaluation, Progress, graded, mean_and_error, no_progress, response_values
+from tba.evaluations.base import Answer, Evaluation, OnDone, graded, mean_and_error, no_progress, response_values
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
 from tba.rewards.scorer import Scorer
 from tba.tasks.base import Problem
@@ -42,7 +42,7 @@ class RedteamEvaluator:
         """Requests: each is one prompt with several attacks."""
         return math.ceil(self.num_attacks / self.attacks_per_request)
 
-    def __call__(self, progress: Progress = no_progress) -> Evaluation:
+    def __call__(self, progress: OnDone = no_progress) -> Evaluation:
         prompts = [self.problems[i % len(self.problems)] for i in range(self.num_prompts)]
         requests = graded(
             self.engine, self.scorer, prompts, self.attacks_per_request, 1, greedy=False, progress=progress

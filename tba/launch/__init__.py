@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from tba.config.settings import Config
 from tba.launch.precision import settle
-from tba.launch.processes import import_torch, num_cores, thread_environment
+from tba.launch.processes import use_threads
 from tba.learn.checkpoint import Checkpoint
 
 
@@ -21,9 +20,7 @@ def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tell: Calla
         return run_local(settle(config, run, checkpoint, tell=tell), run, checkpoint)
     # What follows from the seed alone must not hang on how fast the processor was today.
     config = settle(config, run, checkpoint, repeatable=True)
-    num_threads = config.run.num_threads or num_cores()
-    os.environ.update(thread_environment(num_threads))
-    import_torch(num_threads)
+    use_threads(config.run.num_threads)
     from tba.launch.inline import run_inline
 
     return run_inline(config, run, checkpoint)

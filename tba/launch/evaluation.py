@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from tba.config.settings import Config
 from tba.launch.preflight import check
-from tba.launch.processes import num_cores, thread_environment
+from tba.launch.processes import use_threads
+from tba.runs.bars import follow, progress_bar
 from tba.runs.run_config import answers_file
 from tba.types import TbaError
 
@@ -25,21 +24,16 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     check(config, to_train=False)
     output = output or answers_file(config.model.path, config.task.kind)
     _check_writable(output)
-    num_threads = config.run.num_threads or num_cores()
-    os.environ.update(thread_environment(num_threads))
-    import torch
-
+    use_threads(config.run.num_threads)
     from tba.build import build_engine, build_evaluator, build_scorer, build_task, compared_with
 
-    torch.set_num_threads(num_threads)
     engine, tokenizer, model = build_engine(config)
     task = build_task(config, tokenizer, model)
     if not task.held_out:
         raise TbaError("the task has no held-out prompts: give task.eval_data or a task.num_eval above 0")
     for why, count in task.skipped.items():
         print(f"{count} rows skipped: {why}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with build_scorer(config, task, str(model.device)) as scorer, Progress(*columns, transient=True) as bar:
+    with build_scorer(config, task, str(model.device)) as scorer, progress_bar() as bar:
         evaluator = build_evaluator(
             *(config, engine, scorer, task),
             tokenizer=tokenizer,
@@ -54,23 +48,6 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
         console.print(_breakdown_table(result.values))
     console.print(f"every answer is in {output}", soft_wrap=True, markup=False)
     return result.values
-
-
-def follow(bar: Progress, what: str, total: int) -> Callable[[int], None]:
-    """Takes how many more are done. Where there is no terminal for the bar, every tenth of them is a line."""
-    shown = bar.add_task(what, total=total)
-    tenths = 0
-
-    def advance(done: int) -> None:
-        nonlocal tenths
-        bar.advance(shown, done)
-        completed = int(bar.tasks[shown].completed)
-        if not bar.console.is_terminal and 10 * completed // total > tenths:
-            tenths = 10 * completed // total
-            seconds = bar.tasks[shown].elapsed or 0.0
-            bar.console.print(f"{what} {completed}/{total}, {seconds:.0f} s", highlight=False)
-
-    return advance
 
 
 def _table(title: str, values: dict[str, Any]) -> Table:

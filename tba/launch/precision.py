@@ -25,7 +25,7 @@ from tba.policy.names import EMBEDDED_MODEL
 from tba.runs.metrics import Metrics
 from tba.runs.run_config import write_run_config
 
-FILE = "precision.json"
+PRECISION = "precision.json"
 """In the folder of a run whose `auto` was settled by a measurement: what was chosen, from what, and where."""
 MIN_WEIGHTS = 10_000_000
 """Smaller models stay in float32 without a measurement, which would take longer than to load them. Layers 128 wide were
@@ -185,12 +185,12 @@ def _record(run: Path, chosen: Mapping[str, Choice], speeds: Speeds | None) -> N
         "chosen": {name: asdict(choice) for name, choice in chosen.items()},
         "seconds": asdict(speeds) if speeds else None,
     }
-    (run / FILE).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (run / PRECISION).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 def _tell_of_another_processor(config: Config, run: Path, checkpoint: Checkpoint | None) -> None:
     try:
-        before = json.loads((run / FILE).read_text("utf-8"))
+        before = json.loads((run / PRECISION).read_text("utf-8"))
         where, names = str(before["processor"]), list(before["chosen"])
     except (OSError, ValueError, LookupError, TypeError):
         return

@@ -16,7 +16,7 @@ from typing import Any
 
 from tba.config.settings import Config
 from tba.launch.supervise import Outcome
-from tba.runs.activity import FOLDER, Activity
+from tba.runs.activity import PROCESSES, Activity
 from tba.types import TbaError
 
 EXIT_CODES = {Outcome.FINISHED: 0, Outcome.DIED: 1, Outcome.USER_ERROR: 64, Outcome.STOPPED: 65}
@@ -62,8 +62,15 @@ def import_torch(num_threads: int) -> None:
     torch.set_num_threads(num_threads)
 
 
+def use_threads(num_threads: int) -> None:
+    """Load torch into this process, with so many compute threads; 0: one for each core."""
+    count = num_threads or num_cores()
+    os.environ.update(thread_environment(count))  # before torch is imported, which reads it once
+    import_torch(count)
+
+
 def error_file(run: Path, name: str) -> Path:
-    return run / FOLDER / f"{name}.error"
+    return run / PROCESSES / f"{name}.error"
 
 
 def die_with_parent() -> None:

@@ -7,7 +7,6 @@ number of threads it computes the same numbers, to the bit; with others it tells
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,18 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tba.buffer.draws import Rows, read_draws
 from tba.buffer.recorded import recorded_groups
 from tba.config.settings import Config
-from tba.launch.evaluation import follow
 from tba.launch.preflight import check_model
-from tba.launch.processes import num_cores, thread_environment
+from tba.launch.processes import use_threads
 from tba.learn.checkpoint import list_checkpoints
 from tba.learn.epochs import Epochs
 from tba.runs.activity import TRAINER, Activity
+from tba.runs.bars import follow, progress_bar
 from tba.runs.metrics import costs, read_metrics
 from tba.runs.replays import new_replay, replay_config
 from tba.runs.summary import first_and_last
@@ -70,15 +68,11 @@ def replay_run(of: Path, overrides: Mapping[str, Any], num_steps: int | None = N
 def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console: Console) -> int:
     """Make the steps, or those up to a Ctrl-C; how many were made."""
     started = time.time()
-    num_threads = config.run.num_threads or num_cores()
-    os.environ.update(thread_environment(num_threads))
-    import torch
-
+    use_threads(config.run.num_threads)
     from tba.build import ROLLOUTS, build_trainer
     from tba.channels.nobody import Nobody
     from tba.launch.inline import stop_on_interrupt
 
-    torch.set_num_threads(num_threads)
     nobody = Nobody()
     trainer = build_trainer(
         config,
@@ -93,11 +87,10 @@ def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console:
     # The draws are of the line of the newest epoch; data are as old as they were.
     trainer.epochs = Epochs.read(of)
     trainer.epoch = trainer.epochs.newest
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         _told_if_disk_is_full(run),
         stop_on_interrupt(trainer),
-        Progress(*columns, transient=True, console=console) as bar,
+        progress_bar(console) as bar,
     ):
         make_steps(trainer, recorded_groups(of / ROLLOUTS, draws), follow(bar, "steps", len(draws)))
     return trainer.step

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tba.launch.silence import Silence
 from tba.learn.checkpoint import list_checkpoints
-from tba.runs.activity import ENDING, FOLDER, TRAINER, doing_text
+from tba.runs.activity import ENDING, PROCESSES, TRAINER, doing_text
 from tba.runs.metrics import Metrics
 from tba.types import SearcherName, TbaError
 
@@ -253,7 +253,7 @@ class Supervisor:
 
 def next_incarnation(run: Path, index: int) -> int:
     """How often this Searcher was started before, over all resumes: no two starts share samples or group names."""
-    path = run / FOLDER / f"{SearcherName(index).process}.starts"
+    path = run / PROCESSES / f"{SearcherName(index).process}.starts"
     path.parent.mkdir(parents=True, exist_ok=True)
     count = int(json.loads(path.read_text("utf-8"))) if path.exists() else 0
     partial = path.with_suffix(".starts.tmp")

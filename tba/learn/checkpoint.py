@@ -19,7 +19,7 @@ import xxhash
 
 from tba.types import TbaError
 
-FOLDER = "checkpoints"
+CHECKPOINTS = "checkpoints"
 _STEP = re.compile(r"step-\d+")
 _MANIFEST = "state/manifest.json"
 _CHUNK = 1 << 24
@@ -73,7 +73,7 @@ def save_checkpoint(
     """
     from safetensors import SafetensorError
 
-    folder = run / FOLDER
+    folder = run / CHECKPOINTS
     target, partial = folder / f"step-{step:06d}", folder / f".step-{step:06d}.partial"
     for leftover in folder.glob(".step-*"):  # of a process that was killed here
         shutil.rmtree(leftover, ignore_errors=True)
@@ -108,7 +108,7 @@ def save_checkpoint(
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
     """Complete checkpoints of a run, oldest first (a half-written one has another name)."""
-    paths = [path for path in (run / FOLDER).glob("step-*") if _STEP.fullmatch(path.name)]
+    paths = [path for path in (run / CHECKPOINTS).glob("step-*") if _STEP.fullmatch(path.name)]
     return sorted((Checkpoint(path) for path in paths), key=lambda checkpoint: checkpoint.step)
 
 
@@ -118,7 +118,7 @@ def run_of_model(model: Path) -> Path | None:
     if len(path.parents) < 3 or path.name != "model" or not _STEP.fullmatch(path.parent.name) or not path.is_dir():
         return None
     run = path.parents[2]
-    return run if path.parents[1].name == FOLDER and (run / "config.toml").is_file() else None
+    return run if path.parents[1].name == CHECKPOINTS and (run / "config.toml").is_file() else None
 
 
 def run_to_resume(path: Path) -> Path:
@@ -147,7 +147,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Checkpoint]:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    return bool(_STEP.fullmatch(path.name)) and path.parent.name == FOLDER
+    return bool(_STEP.fullmatch(path.name)) and path.parent.name == CHECKPOINTS
 
 
 def _offer(run: Path, damaged: Checkpoint) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tba.types import Steps, TbaError, Version
 
-FILE = "epochs.json"
+EPOCHS = "epochs.json"
 
 
 class Epochs:
@@ -57,7 +57,7 @@ class Epochs:
     @classmethod
     def read(cls, run: Path) -> Epochs:
         """Those of a run; a run without the file has epoch 0 only. TbaError if the file is damaged."""
-        path = run / FILE
+        path = run / EPOCHS
         try:
             stored = json.loads(path.read_text("utf-8"))
             return cls({int(epoch): Version(fork["epoch"], fork["step"]) for epoch, fork in stored.items()})
@@ -68,12 +68,12 @@ class Epochs:
 
     def write(self, run: Path) -> None:
         """Safe on disk when this returns: call it before a version of a new epoch is published."""
-        partial = run / f".{FILE}.partial"
+        partial = run / f".{EPOCHS}.partial"
         with open(partial, "w", encoding="utf-8") as file:
             json.dump({epoch: fork._asdict() for epoch, fork in self._forks.items()}, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, run / FILE)
+        os.replace(partial, run / EPOCHS)
         descriptor = os.open(run, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -92,7 +92,7 @@ class Epochs:
         line = {epoch: step}
         while epoch:
             if epoch not in self._forks:
-                raise TbaError(f"the data of this run name epoch {epoch}, which {FILE} does not: restore that file")
+                raise TbaError(f"the data of this run name epoch {epoch}, which {EPOCHS} does not: restore that file")
             fork = self._forks[epoch]
             epoch, step = fork.epoch, min(step, fork.step)
             line[epoch] = step

@@ -19,7 +19,7 @@ MAX_TOKENS = 512
 """Longer input is cut: replies are short, and most classifiers read no more."""
 
 
-def load_scorer(
+def load_harm_classifier(
     path: str,
     *,
     kind: str,

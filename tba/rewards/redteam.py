@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tba.rewards.harm import load_scorer
+from tba.rewards.harm import load_harm_classifier
 from tba.rewards.victim import Victim
 
 EMPTY_LOG_SCORE = -10.0
@@ -79,7 +79,7 @@ class VictimHarm:
             seed=seed,
             device=victim_device,
         )
-        self._score = load_scorer(
+        self._score = load_harm_classifier(
             classifier,
             kind=classifier_kind,
             label=classifier_label,

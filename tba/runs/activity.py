@@ -22,7 +22,7 @@ from typing import Any
 _SIZE = 1024
 _BEAT_SECONDS = 0.5  # beats that follow each other faster are not written: one costs more than a small model's step
 _DETAIL = 120  # characters shown: six bytes each at worst, so that the record is never cut
-FOLDER = "processes"
+PROCESSES = "processes"
 TRAINER = "trainer"
 """The Trainer's name as a process. A Searcher's is `SearcherName.process`."""
 SILENT_SECONDS = 60.0
@@ -48,7 +48,7 @@ class Activity:
         self._writing = threading.Lock()
         self._map: mmap.mmap | None = None
         if run is not None:
-            path = run / FOLDER / f"{name}.json"
+            path = run / PROCESSES / f"{name}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b" " * _SIZE)
             with open(path, "r+b") as file:
@@ -140,7 +140,7 @@ def silences(activities: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def read_activities(run: Path) -> list[dict[str, Any]]:
     """The last thing each process of a run said it was doing."""
     found = []
-    for path in sorted((run / FOLDER).glob("*.json")):
+    for path in sorted((run / PROCESSES).glob("*.json")):
         try:
             found.append(json.loads(path.read_bytes()))
         except ValueError:

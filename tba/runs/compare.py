@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tba.runs.metrics import read_metrics
 from tba.runs.plots import Curves, draw_curves, draw_front
-from tba.runs.summary import FILE, headline_of_run, summarise
+from tba.runs.summary import SUMMARY, headline_of_run, summarise
 from tba.tasks import Headline
 from tba.types import TbaError
 
@@ -120,12 +120,12 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 def _read(run: Path) -> dict[str, Any]:
     """The summary; of a run that has not ended, what there is so far."""
-    if (run / FILE).is_file():
-        summary: dict[str, Any] = json.loads((run / FILE).read_text("utf-8"))
+    if (run / SUMMARY).is_file():
+        summary: dict[str, Any] = json.loads((run / SUMMARY).read_text("utf-8"))
         return summary
     records = read_metrics(run)
     if not records:
-        raise TbaError(f"{run} has neither {FILE} nor metrics: it is not a run, or has just begun")
+        raise TbaError(f"{run} has neither {SUMMARY} nor metrics: it is not a run, or has just begun")
     return summarise(records, headline_of_run(run))
 
 

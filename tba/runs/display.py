@@ -20,7 +20,8 @@ from rich.text import Text
 from tba.config.settings import Config
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
-from tba.runs.progress import Progress, evaluation_text
+from tba.runs.progress import RunProgress, evaluation_text
+from tba.runs.summary import SUMMARY
 from tba.tasks import Headline
 
 _PLAIN_SECONDS = 10.0
@@ -36,7 +37,7 @@ class Display:
         self._console = Console(stderr=False, highlight=False)
         mode = config.run.display
         self._mode = ("live" if self._console.is_terminal else "plain") if mode == "auto" else mode
-        self._progress = Progress(run, config.trainer.num_steps, config.task.headline)
+        self._progress = RunProgress(run, config.trainer.num_steps, config.task.headline)
         self._config = config
         self._live: Live | None = None
         self._begun = self._last_line = time.monotonic()
@@ -69,7 +70,7 @@ class Display:
         if self._mode == "none":
             return
         self._tick()
-        summary = self._run / "summary.json"
+        summary = self._run / SUMMARY
         if summary.exists() and self._progress.step:
             self._console.print(
                 end_table(json.loads(summary.read_text("utf-8")), self._run, self._config.task.headline)
@@ -130,7 +131,7 @@ class Display:
                 return
 
 
-def panel(progress: Progress, starting: str = "", silent: Sequence[Text] = ()) -> RenderableType:
+def panel(progress: RunProgress, starting: str = "", silent: Sequence[Text] = ()) -> RenderableType:
     """Where a run stands: a bar, a line for the Trainer or on how it starts, one for each Searcher, warnings."""
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
@@ -153,7 +154,7 @@ def title(config: Config) -> str:
     )
 
 
-def _trainer_row(progress: Progress) -> RenderableType:
+def _trainer_row(progress: RunProgress) -> RenderableType:
     train = progress.train
     held_out = f"{progress.evals[-1][1]:.3f} (step {progress.evals[-1][0]})" if progress.evals else "…"
     first = f" from {progress.evals[0][1]:.3f}" if len(progress.evals) > 1 else ""
@@ -166,7 +167,7 @@ def _trainer_row(progress: Progress) -> RenderableType:
     )
 
 
-def _searcher_rows(progress: Progress) -> list[RenderableType]:
+def _searcher_rows(progress: RunProgress) -> list[RenderableType]:
     rows: list[RenderableType] = []
     for name, record in sorted(progress.searchers.items()):
         failed = f" · {record['failed']} rewards failed" if record["failed"] else ""
@@ -181,7 +182,7 @@ def _searcher_rows(progress: Progress) -> list[RenderableType]:
     return rows
 
 
-def _plain_line(progress: Progress) -> str:
+def _plain_line(progress: RunProgress) -> str:
     speed = sum(record["tokens_per_second"] for record in progress.searchers.values())
     left = progress.seconds_left
     return (

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tba.extras import install_hint
 from tba.types import TbaError
 
-FILE = "metrics.jsonl"
+METRICS = "metrics.jsonl"
 
 
 class Sink(Protocol):
@@ -33,8 +33,8 @@ class Metrics:
     """Writes records. Lines are appended in one system call each, so several processes may write one file."""
 
     def __init__(self, run: Path, *, elapsed: float = 0.0, sinks: Sequence[Sink] = ()) -> None:
-        self._file = os.open(run / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if _is_torn(run / FILE):
+        self._file = os.open(run / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if _is_torn(run / METRICS):
             os.write(self._file, b"\n")  # else the first record would go down with the line before it
         self._start = time.monotonic() - elapsed
         self._sinks = sinks
@@ -60,7 +60,7 @@ class Metrics:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """All records of a run, without those that a resume took back: steps done after the checkpoint it started from."""
     records: list[dict[str, Any]] = []
-    for record in _lines(run / FILE):
+    for record in _lines(run / METRICS):
         if record.get("event") == "resumed":
             records = [r for r in records if r["kind"] == "event" or r["step"] <= record["step"]]
         records.append(record)

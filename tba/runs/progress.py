@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tba.runs.metrics import FILE
+from tba.runs.metrics import METRICS
 from tba.tasks import Headline
 from tba.types import SearcherName
 
 _WINDOW = 20
 
 
-class Progress:
+class RunProgress:
     """Follows `metrics.jsonl`: each `update` reads the lines that are new."""
 
     def __init__(self, run: Path, num_steps: int, headline: Headline, *, from_start: bool = False) -> None:
@@ -31,7 +31,7 @@ class Progress:
         self.rewards: deque[float] = deque(maxlen=_WINDOW)
         self.num_failed = 0
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
-        self._path = run / FILE
+        self._path = run / METRICS
         self._offset = self._path.stat().st_size if self._path.exists() and not from_start else 0
         self._partial = b""
 

@@ -15,7 +15,7 @@ from tba.runs.metrics import read_metrics
 from tba.tasks import Headline, headline_of
 from tba.tasks.base import Beside, TaskSettings
 
-FILE = "summary.json"
+SUMMARY = "summary.json"
 REWARD_WINDOW = 10
 """Reward at the start and the end is the mean over this many reports of Searchers."""
 
@@ -91,9 +91,9 @@ def _ends(beside: Beside, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def write_summary(run: Path) -> dict[str, Any]:
     summary = summarise(read_metrics(run), headline_of_run(run))
-    partial = run / f".{FILE}.partial"
+    partial = run / f".{SUMMARY}.partial"
     partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    os.replace(partial, run / FILE)
+    os.replace(partial, run / SUMMARY)
     return summary
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from tba.extras import install_hint
-from tba.launch.processes import num_cores, thread_environment
+from tba.launch.processes import use_threads
+from tba.runs.bars import progress_bar
 from tba.supervised.options import Options
 from tba.types import TbaError
 
@@ -42,13 +42,9 @@ def need_trl() -> None:
 
 def use_cores(num_threads: int) -> None:
     """Before torch is imported, which reads the number of threads once."""
-    count = num_threads or num_cores()
-    os.environ.update(thread_environment(count))
     # Neither TRL nor accelerate may ask for a network or a tracker.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import torch
-
-    torch.set_num_threads(count)
+    use_threads(num_threads)
 
 
 def trainer_settings(options: Options, folder: str, num_examples: int) -> dict[str, Any]:
@@ -96,8 +92,7 @@ class Watch:
     """A bar with the loss, or plain lines where there is no terminal; and the losses for the summary."""
 
     def __init__(self, title: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, transient=True)
+        self._bar = progress_bar()
         self._task = self._bar.add_task(title, total=None)
         self._title = title
         self._started = time.monotonic()

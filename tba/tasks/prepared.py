@@ -22,7 +22,7 @@ from tba.types import Prompt
 if TYPE_CHECKING:  # the launcher, which reads no problem, does without it
     import pyarrow as pa
 
-FILE, LOCK = "prompts.arrow", ".prompts.lock"
+PROMPTS, LOCK = "prompts.arrow", ".prompts.lock"
 _ABOUT = b"tba.task"
 _ROWS_AT_ONCE = 4096
 
@@ -39,7 +39,7 @@ def prepared_anew(run: Path) -> Iterator[None]:
 
 def prepared(run: Path, prepare: Callable[[], Task]) -> Task:
     """The task as `prepare` makes it, which is called by the first process of the run only."""
-    path = run / FILE
+    path = run / PROMPTS
     with open(run / LOCK, "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets it go with its holder, however that ends
         if path.exists():
@@ -170,5 +170,5 @@ def _reward(value: Any) -> Any:
 
 
 def _remove(run: Path) -> None:
-    for name in (FILE, LOCK):
+    for name in (PROMPTS, LOCK):
         (run / name).unlink(missing_ok=True)

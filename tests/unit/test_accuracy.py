@@ -15,8 +15,9 @@ from rich.progress import Progress
 from tba.engines.base import Request
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import graded, no_progress
-from tba.launch.evaluation import _breakdown_table, _table, _write, follow
+from tba.launch.evaluation import _breakdown_table, _table, _write
 from tba.rewards.scorer import Scorer
+from tba.runs.bars import follow
 from tba.runs.run_config import answers_file
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response

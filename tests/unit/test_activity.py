@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tba.runs import activity as activity_module
-from tba.runs.activity import FOLDER, Activity, doing_text, read_activities, silences
+from tba.runs.activity import PROCESSES, Activity, doing_text, read_activities, silences
 
 
 class Clock:
@@ -98,13 +98,13 @@ def test_a_long_or_foreign_detail_stays_readable(tmp_path: Path) -> None:
 def test_every_process_has_a_file_of_its_own(tmp_path: Path) -> None:
     for name in ("trainer", "searcher-0", "searcher-1"):
         Activity(tmp_path, name)
-    (tmp_path / FOLDER / "searcher-0.starts").write_text("1", "utf-8")
+    (tmp_path / PROCESSES / "searcher-0.starts").write_text("1", "utf-8")
     assert [shown["process"] for shown in read_activities(tmp_path)] == ["searcher-0", "searcher-1", "trainer"]
 
 
 def test_a_file_caught_in_the_middle_of_a_change_is_passed_over(tmp_path: Path) -> None:
     Activity(tmp_path, "trainer")
-    (tmp_path / FOLDER / "searcher-0.json").write_bytes(json.dumps({"doing": "x"}).encode()[:-3])
+    (tmp_path / PROCESSES / "searcher-0.json").write_bytes(json.dumps({"doing": "x"}).encode()[:-3])
     assert [shown["process"] for shown in read_activities(tmp_path)] == ["trainer"]
 
 
@@ -167,8 +167,8 @@ def test_quiet_blocks_nest(tmp_path: Path) -> None:
 def test_records_of_a_run_without_beats_can_be_read(tmp_path: Path, clock: Clock) -> None:
     """As tba 0.1.0 left them."""
     record = {"process": "trainer", "pid": 1, "doing": "compute", "detail": "step 3", "since": 900.0}
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "trainer.json").write_text(json.dumps(record), "utf-8")
+    (tmp_path / PROCESSES).mkdir()
+    (tmp_path / PROCESSES / "trainer.json").write_text(json.dumps(record), "utf-8")
     [shown] = read_activities(tmp_path)
     assert silences([shown]) == {"trainer": 100}
     assert doing_text(shown) == "compute step 3"

@@ -46,8 +46,8 @@ def assert_is_of(update: WeightUpdate | None, version: Version, num_words: int) 
     assert update is not None
     assert update.version == version
     expected = payload(version, num_words)
-    assert update.tensors.keys() == expected.keys()
-    for name, tensor in update.tensors.items():
+    assert update.bytes_by_name.keys() == expected.keys()
+    for name, tensor in update.bytes_by_name.items():
         assert np.array_equal(tensor, expected[name])
 
 
@@ -89,7 +89,7 @@ def test_an_odd_number_of_bytes_travels_whole(tmp_path: Path) -> None:
     SharedWeightPublisher(tmp_path).publish(at(1), tensors)
     update = subscriber(tmp_path).newer_than(at(0))
     assert update is not None
-    assert {name: tensor.tolist() for name, tensor in update.tensors.items()} == {
+    assert {name: tensor.tolist() for name, tensor in update.bytes_by_name.items()} == {
         name: tensor.tolist() for name, tensor in tensors.items()
     }
 
@@ -475,7 +475,7 @@ def test_inline_weights_keep_their_own_copy() -> None:
     tensor += 1
     update = weights.newer_than(at(1))
     assert update is not None
-    assert update.tensors["a"].tolist() == [0, 0, 0, 0]
+    assert update.bytes_by_name["a"].tolist() == [0, 0, 0, 0]
     assert weights.newer_than(at(2)) is None
     weights.close(finished=True)
     assert (weights.closed, weights.finished) == (True, True)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from tba.learn.checkpoint import FOLDER, Checkpoint, find_checkpoint, list_checkpoints, save_checkpoint
+from tba.learn.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, list_checkpoints, save_checkpoint
 from tba.types import TbaError
 
 TENSORS = {"moment/a": torch.arange(6.0).view(2, 3), "step/a": torch.tensor(3.0)}
@@ -42,7 +42,7 @@ def steps(run: Path) -> list[int]:
 
 def names(run: Path) -> set[str]:
     """Everything in the folder of checkpoints, hidden things too."""
-    folder = run / FOLDER
+    folder = run / CHECKPOINTS
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
@@ -97,7 +97,7 @@ def test_state_that_is_not_plain_data_leaves_nothing(tmp_path: Path) -> None:
 def test_a_half_written_checkpoint_does_not_count(tmp_path: Path) -> None:
     """A process killed while it saves leaves a folder under another name; the next save removes it."""
     save(tmp_path, 1)
-    shutil.copytree(tmp_path / FOLDER / "step-000001", tmp_path / FOLDER / ".step-000002.partial")
+    shutil.copytree(tmp_path / CHECKPOINTS / "step-000001", tmp_path / CHECKPOINTS / ".step-000002.partial")
     assert find_checkpoint(tmp_path)[1].step == 1
     save(tmp_path, 3)
     assert names(tmp_path) == {"step-000001", "step-000003"}
@@ -195,16 +195,16 @@ def test_resuming_what_is_not_there_is_told(tmp_path: Path) -> None:
     (run / "config.toml").touch()
     assert resume_fault(run) == f"{run} has no checkpoint to resume from: start it again with --overwrite"
     save(run, 1)
-    named = run / FOLDER / "step-000002"
+    named = run / CHECKPOINTS / "step-000002"
     assert resume_fault(named) == f"there is no checkpoint at {named}"
 
 
 def test_a_checkpoint_may_be_named(tmp_path: Path) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)
-    assert find_checkpoint(tmp_path / FOLDER / "step-000001") == (
+    assert find_checkpoint(tmp_path / CHECKPOINTS / "step-000001") == (
         tmp_path,
-        Checkpoint(tmp_path / FOLDER / "step-000001"),
+        Checkpoint(tmp_path / CHECKPOINTS / "step-000001"),
     )
 
 

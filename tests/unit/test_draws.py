@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tba.buffer.draws import FILE, DrawLog, read_draws
+from tba.buffer import draws
+from tba.buffer.draws import DrawLog, read_draws
 from tba.types import TbaError
 
 DRAWS = [[[3, 1], [0, 0]], [[2, 5], [4, 4]], [[100, 7], [1, 99]]]
@@ -43,9 +44,9 @@ def test_a_record_without_a_step_leaves_no_file(tmp_path: Path) -> None:
 
 def test_the_end_of_a_process_within_a_line_costs_that_line_only(tmp_path: Path) -> None:
     write(tmp_path).close()
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / draws.DRAWS).read_bytes()
     for length in range(len(whole)):
-        (tmp_path / FILE).write_bytes(whole[:length])
+        (tmp_path / draws.DRAWS).write_bytes(whole[:length])
         num_whole = whole[:length].count(b"\n")
         if num_whole:
             assert read(tmp_path) == DRAWS[:num_whole]
@@ -58,14 +59,14 @@ def test_the_end_of_a_process_within_a_line_costs_that_line_only(tmp_path: Path)
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_a_resumed_run_goes_on_after_the_step_it_went_back_to(tmp_path: Path, step: int, torn: bytes) -> None:
     write(tmp_path).close()
-    with open(tmp_path / FILE, "ab") as file:
+    with open(tmp_path / draws.DRAWS, "ab") as file:
         file.write(torn)
     log = DrawLog(tmp_path)
     log.go_back_to(step)
     log.append(step + 1, [[8, 8]])
     log.close()
     assert read(tmp_path) == [*DRAWS[:step], [[8, 8]]]
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [draws.DRAWS]
 
 
 def test_going_back_also_works_for_a_record_that_is_being_written(tmp_path: Path) -> None:
@@ -123,10 +124,10 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_a_damaged_line_is_named_with_a_way_round_it(tmp_path: Path, line: bytes) -> None:
     write(tmp_path).close()
-    lines = (tmp_path / FILE).read_bytes().splitlines()
+    lines = (tmp_path / draws.DRAWS).read_bytes().splitlines()
     lines[1] = line
-    (tmp_path / FILE).write_bytes(b"\n".join(lines) + b"\n")
-    with pytest.raises(TbaError, match=rf"line 2 of .*{FILE}.*--steps 1$"):
+    (tmp_path / draws.DRAWS).write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(TbaError, match=rf"line 2 of .*{draws.DRAWS}.*--steps 1$"):
         read(tmp_path)
     assert read(tmp_path, 1) == DRAWS[:1]
 
@@ -139,7 +140,7 @@ def test_a_lost_step_is_named(tmp_path: Path) -> None:
 
 
 def test_runs_that_were_not_recorded_from_their_start_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(TbaError, match=f"has no {FILE}"):
+    with pytest.raises(TbaError, match=f"has no {draws.DRAWS}"):
         read(tmp_path)
     write(tmp_path, first_step=101).close()
     with pytest.raises(TbaError, match="begins at step 101"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.learn.epochs import FILE, Epochs
+from tba.learn.epochs import EPOCHS, Epochs
 from tba.types import TbaError, Version
 
 
@@ -127,7 +127,7 @@ def test_what_is_read_is_what_was_written(tmp_path_factory: pytest.TempPathFacto
     run = tmp_path_factory.mktemp("run")
     tree.epochs.write(run)
     again = Epochs.read(run)
-    assert [path.name for path in run.iterdir()] == [FILE]
+    assert [path.name for path in run.iterdir()] == [EPOCHS]
     assert again.newest == tree.epochs.newest
     assert all(again.age(a, tree.newest) == tree.epochs.age(a, tree.newest) for a in tree.weights)
     assert again.branch(tree.newest) == tree.epochs.branch(tree.newest)
@@ -141,8 +141,8 @@ def test_a_run_without_the_file_has_epoch_0_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"1": 3}', '{"1": {"epoch": 0}}', '{"x": {"epoch": 0, "step": 1}}'])
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
-    with pytest.raises(TbaError, match=FILE):
+    (tmp_path / EPOCHS).write_text(text)
+    with pytest.raises(TbaError, match=EPOCHS):
         Epochs.read(tmp_path)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from killed_trainers import CHECKPOINT_PERIOD, PUBLISHED, train
 
-from tba.buffer.draws import FILE
+from tba.buffer.draws import DRAWS
 from tba.buffer.log import RolloutLog
 from tba.learn.epochs import Epochs
 from tba.runs.metrics import read_metrics
@@ -33,7 +33,7 @@ def trained(*arguments: Any, **settings: Any) -> int | None:
 def drawn_versions(run: Path, step: int) -> list[Version]:
     """The versions of the data that a step was trained on."""
     versions = [t.version for merge in RolloutLog(run / "rollouts").read() for g in merge for t in g.trajectories]
-    lines = map(json.loads, (run / FILE).read_text("utf-8").splitlines())
+    lines = map(json.loads, (run / DRAWS).read_text("utf-8").splitlines())
     rows = next(line["rows"] for line in lines if line["step"] == step)
     return [versions[row] for rows_of_group in rows for row in rows_of_group]
 

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 from tba.evaluations.embeddings import Embedder
 from tba.policy.names import model_directory
 from tba.policy.policy import load_model, load_tokenizer
-from tba.rewards.harm import load_scorer
+from tba.rewards.harm import load_harm_classifier
 from tba.rewards.reward_model import RewardModel, check_reward_model
 from tba.rewards.victim import Victim
 from tba.supervised.shared import load_classifier
@@ -93,7 +93,7 @@ def test_a_classifier_without_its_head_is_no_judge(tmp_path: Path, decoder: bool
     save_tiny_classifier(tmp_path, labels, decoder=decoder)
 
     def judge() -> object:
-        return load_scorer(
+        return load_harm_classifier(
             str(tmp_path), kind="classifier", label="label 0", reads_attack=False, prefix="", batch_size=2
         )
 
@@ -117,7 +117,7 @@ def test_a_guard_and_a_victim_without_a_layer_are_refused(tmp_path: Path) -> Non
     tokenizer.save_pretrained(tmp_path)
 
     def guard() -> object:
-        return load_scorer(str(tmp_path), kind="guard", label="a", reads_attack=True, prefix="", batch_size=2)
+        return load_harm_classifier(str(tmp_path), kind="guard", label="a", reads_attack=True, prefix="", batch_size=2)
 
     def victim() -> object:
         return Victim(
@@ -204,7 +204,9 @@ def test_a_configuration_that_is_none_is_told(tmp_path: Path, content: str) -> N
     (tmp_path / "tokenizer_config.json").unlink()
     refusal(lambda: load_model(str(tmp_path)))
     refusal(lambda: RewardModel(str(tmp_path)))
-    refusal(lambda: load_scorer(str(tmp_path), kind="x", label=None, reads_attack=False, prefix="", batch_size=1))
+    refusal(
+        lambda: load_harm_classifier(str(tmp_path), kind="x", label=None, reads_attack=False, prefix="", batch_size=1)
+    )
     refusal(lambda: Embedder(str(tmp_path)))
     if not content.startswith("{"):  # a tokenizer can do without most of it
         refusal(lambda: load_tokenizer(str(tmp_path)))

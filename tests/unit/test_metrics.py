@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.runs.metrics import FILE, Metrics, TensorBoardSink, TrackioSink, WandbSink, read_metrics
+from tba.runs.metrics import METRICS, Metrics, TensorBoardSink, TrackioSink, WandbSink, read_metrics
 from tba.types import TbaError
 
 
@@ -55,7 +55,7 @@ def test_numbers_json_does_not_know_become_null(tmp_path: Path) -> None:
     metrics.write("train", 1, {"a": math.nan, "b": [math.inf, 1.0], "c": {"d": -math.inf}, "e": np.float32("nan")})
     metrics.write("train", 2, {"a": np.float64(0.5), "b": np.int64(3)})
     metrics.close()
-    text = (tmp_path / FILE).read_text("utf-8")
+    text = (tmp_path / METRICS).read_text("utf-8")
     assert "NaN" not in text
     assert "Infinity" not in text
     first, second = read_metrics(tmp_path)
@@ -105,8 +105,8 @@ def test_a_torn_last_line_costs_no_other_record(cut: int, tmp_path_factory: pyte
     metrics.write("train", 1, {"loss": 1.0})
     metrics.write("train", 2, {"loss": 2.0, "text": "é" * 40})
     metrics.close()
-    content = (run / FILE).read_bytes()
-    (run / FILE).write_bytes(content[:-cut])
+    content = (run / METRICS).read_bytes()
+    (run / METRICS).write_bytes(content[:-cut])
     assert steps(run) == [1]
     resumed = Metrics(run)
     resumed.write("event", 1, {"event": "resumed"})
@@ -120,7 +120,7 @@ def test_a_whole_last_line_is_left_as_it_is(tmp_path: Path) -> None:
         metrics = Metrics(tmp_path)
         metrics.write("train", step, {})
         metrics.close()
-    assert len((tmp_path / FILE).read_text("utf-8").splitlines()) == 2
+    assert len((tmp_path / METRICS).read_text("utf-8").splitlines()) == 2
 
 
 def test_two_writers_share_a_file(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_two_writers_share_a_file(tmp_path: Path) -> None:
     trainer.close()
     launcher.close()
     assert steps(tmp_path) == steps(tmp_path, "event") == list(range(5))
-    for line in (tmp_path / FILE).read_text("utf-8").splitlines():
+    for line in (tmp_path / METRICS).read_text("utf-8").splitlines():
         json.loads(line)
 
 

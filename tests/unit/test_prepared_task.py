@@ -13,7 +13,7 @@ import pytest
 from tba.rewards.functions import RewardFactory
 from tba.tasks import custom
 from tba.tasks.base import Problem, Task
-from tba.tasks.prepared import FILE, StoredProblems, prepared, prepared_anew, read
+from tba.tasks.prepared import PROMPTS, StoredProblems, prepared, prepared_anew, read
 from tba.types import Prompt
 
 MESSAGES = [{"role": "user", "content": "Übung \u2028 ☃"}]
@@ -50,7 +50,7 @@ def test_the_second_gets_what_the_first_has_prepared(tmp_path: Path) -> None:
 def test_problems_are_a_sequence(tmp_path: Path) -> None:
     made = task(*({"answer": number} for number in range(10)))
     prepared(tmp_path, lambda: made)
-    train = read(tmp_path / FILE).train
+    train = read(tmp_path / PROMPTS).train
     assert (len(train), train[-1], list(train[2:5]), train[:3][1]) == (
         9, made.train[8], list(made.train[2:5]), made.train[1],
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_what_json_would_change_is_not_shared(tmp_path: Path, value: Any) -> Non
         made = task({"value": value}, {})
     assert prepared(tmp_path, lambda: made) is made
     assert prepared(tmp_path, lambda: made) is made
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / PROMPTS).exists()
 
 
 def test_a_launch_begins_and_ends_without_what_was_prepared(tmp_path: Path) -> None:

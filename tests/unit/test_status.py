@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tba.config.settings import Config
-from tba.runs.activity import FOLDER, SILENT_SECONDS, Activity
+from tba.runs.activity import PROCESSES, SILENT_SECONDS, Activity
 from tba.runs.display import Display
 from tba.runs.run_config import write_run_config
 from tba.runs.status import show_status
@@ -26,7 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Activity(tmp_path, "trainer")
     record = {"process": "searcher-0", "pid": 1, "doing": "generate", "detail": "", "since": 0.0}
     record["beat"] = time.time() - 3_600
-    (tmp_path / FOLDER / "searcher-0.json").write_text(json.dumps(record), "utf-8")
+    (tmp_path / PROCESSES / "searcher-0.json").write_text(json.dumps(record), "utf-8")
     assert SILENT_SECONDS < 3_600
     return tmp_path
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tba.runs.metrics import Metrics
-from tba.runs.summary import FILE, REWARD_WINDOW, summarise, write_summary
+from tba.runs.summary import REWARD_WINDOW, SUMMARY, summarise, write_summary
 
 DESIGN_KEYS = {
     "accuracy_first",
@@ -59,8 +59,8 @@ def test_a_summary_is_flat_and_written_whole(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     assert set(summary) >= DESIGN_KEYS
     assert all(value is None or isinstance(value, (int, float, str)) for value in summary.values())
-    assert json.loads((tmp_path / FILE).read_text("utf-8")) == summary
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", FILE}
+    assert json.loads((tmp_path / SUMMARY).read_text("utf-8")) == summary
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", SUMMARY}
 
 
 def test_accuracies_are_in_order_of_their_weights(tmp_path: Path) -> None:
