@@ -79,7 +79,7 @@ def test_arrays_become_tensors_in_one_place() -> None:
         for path in PACKAGE.rglob("*.py")
         if "benchmarks" not in path.parts and re.search(r"\bfrom_numpy\(", path.read_text("utf-8"))
     }
-    assert users == {"devices.py"}
+    assert users == {"policy/devices.py"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_what_was_chosen_stands_in_the_settings_and_is_told(tmp_path: Path) -> N
         "model.precision = bfloat16: 1.5 times float32",
     ]
     assert all(precision.processor() in message for message in told)
-    record = json.loads((tmp_path / "run" / precision.FILE).read_text("utf-8"))
+    record = json.loads((tmp_path / "run" / precision.PRECISION).read_text("utf-8"))
     assert record["processor"] == precision.processor()
     assert record["seconds"]["generation"] == FAST_BFLOAT16.generation
 
