@@ -19,7 +19,7 @@ from tba.policy.devices import as_tensor
 BLOCK = 16
 """Room grows by as many tokens. Products read all of it, the empty end too: memory that is read without gaps arrives
 more than twice as fast."""
-BAND_COST = 250_000
+BAND_COST = 600_000
 """Numbers of keys and values that can be read in the time that one more band takes."""
 
 

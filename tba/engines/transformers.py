@@ -53,7 +53,9 @@ class TransformersEngine:
         self._seed = seed
         self._num_sampled = 0
         self._numbers = numbers
-        self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
+        self._stops_V = np.zeros(model.config.get_text_config().vocab_size, dtype=bool)
+        """Whether a token ends a response."""
+        self._stops_V[[token for token in stop_tokens(model, tokenizer, stop_text) if token < len(self._stops_V)]] = True
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
         # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
@@ -188,8 +190,11 @@ class TransformersEngine:
     def _advance(self, tokens_A: Ints, begun: list[Any]) -> list[Finished]:
         """Responses that have drawn their last token end; the others take theirs into the next step."""
         rows = self._branches.active_A
-        stops_A = np.isin(tokens_A, self._stop)
+        stops_A = self._stops_V[tokens_A]
         ended_A = stops_A | (self._rows.length_N[rows] == self._max_new_tokens)
+        if not ended_A.any():
+            self._next = (*self._branches.extend(tokens_A), begun)
+            return []
         self._branches.finish(ended_A)
         self._next = (*self._branches.extend(tokens_A[~ended_A]), begun)
         self._stop_if_none_runs()
