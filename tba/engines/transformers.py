@@ -55,7 +55,8 @@ class TransformersEngine:
         self._numbers = numbers
         self._stops_V = np.zeros(model.config.get_text_config().vocab_size, dtype=bool)
         """Whether a token ends a response."""
-        self._stops_V[[token for token in stop_tokens(model, tokenizer, stop_text) if token < len(self._stops_V)]] = True
+        stops = stop_tokens(model, tokenizer, stop_text)
+        self._stops_V[[token for token in stops if token < len(self._stops_V)]] = True
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
         # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
@@ -68,6 +69,9 @@ class TransformersEngine:
         self._branches = Branches()
         self._next: tuple[Ints, Ints, list[Any]] | None = None
         """What the decoder is to do in the next step."""
+        self._last_logits_RV: Tensor | None = None
+        """Kept until the next are there: of a large vocabulary they take tens of megabytes, which the allocator would
+        give back to the system and ask for again, page by page, in each step."""
         self._full_precision = False
         """Of the responses that run: one step is either."""
 
@@ -93,6 +97,7 @@ class TransformersEngine:
     def collect(self, num_rows: int) -> list[Finished]:
         with torch.inference_mode():
             logits_RV = None if self._next is None else self._decoder.step(*self._next)
+            self._last_logits_RV = logits_RV
             num_old, num_slots = self.num_running, self._branches.num_slots
             begun = self._begin(num_rows)
             drawn = []
@@ -226,7 +231,7 @@ class TransformersEngine:
 
     def _stop_if_none_runs(self) -> None:
         if not self.num_running:
-            self._next = None
+            self._next = self._last_logits_RV = None
             self._branches = Branches()
             self._decoder.clear()
 
