@@ -35,6 +35,10 @@ class Branches:
 
     def extend(self, tokens_A: Ints) -> tuple[Ints, Ints]:
         """Active responses take one more token each: the token of every slot, and the old slot that each continues."""
+        if np.bincount(self.slot_A, minlength=1).max() <= 1:  # each is alone, as most are most of the time
+            sources_R, self.num_slots = self.slot_A, len(tokens_A)
+            self.slot_A = np.arange(self.num_slots)
+            return tokens_A, sources_R
         base = int(tokens_A.max(initial=0)) + 1
         nodes, self.slot_A = np.unique(self.slot_A * base + tokens_A, return_inverse=True)
         sources_R, token_R = np.divmod(nodes, base)

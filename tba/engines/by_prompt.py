@@ -22,26 +22,31 @@ class ByPrompt:
         self._num_prompts = num_prompts
         self._width = int(self._column_R.max()) + 1
         self._device = device
-        self._places: dict[int, Tensor] = {}
+        self._by_heads: dict[int, tuple[Tensor, Tensor]] = {}
 
     def spread(self, x: Tensor) -> Tensor:
-        """(R, heads, repeat, D) to (G, heads, W·repeat, D)."""
+        """(R, heads, repeat, D) to (G, heads, W·repeat, D). What is in empty places means nothing."""
         _, heads, repeat, D = x.shape
-        rectangle = x.new_zeros(self._num_prompts * heads * self._width, repeat * D)
-        rectangle.index_copy_(0, self._place(heads), x.reshape(-1, repeat * D))
+        rectangle = x.reshape(-1, repeat * D).index_select(0, self._indices(heads)[1])
         return rectangle.view(-1, heads, self._width * repeat, D)
 
     def collect(self, x: Tensor, repeat: int) -> Tensor:
         """Back again."""
         _, heads, _, D = x.shape
-        return x.view(-1, repeat * D).index_select(0, self._place(heads)).view(-1, heads, repeat, D)
+        return x.view(-1, repeat * D).index_select(0, self._indices(heads)[0]).view(-1, heads, repeat, D)
 
-    def _place(self, heads: int) -> Tensor:
-        """Where each head of each slot lies in (G, heads, W), flattened. Layers may differ in their heads."""
-        if heads not in self._places:
+    def _indices(self, heads: int) -> tuple[Tensor, Tensor]:
+        """Where each head of each slot lies in (G, heads, W), flattened, and which lies at each place there.
+
+        Layers may differ in their heads.
+        """
+        if heads not in self._by_heads:
             rows = self._prompt_R[:, None] * heads + np.arange(heads)
-            self._places[heads] = as_tensor((rows * self._width + self._column_R[:, None]).ravel(), self._device)
-        return self._places[heads]
+            place = (rows * self._width + self._column_R[:, None]).ravel()
+            origin = np.zeros(self._num_prompts * heads * self._width, dtype=np.int64)
+            origin[place] = np.arange(len(place))
+            self._by_heads[heads] = (as_tensor(place, self._device), as_tensor(origin, self._device))
+        return self._by_heads[heads]
 
 
 def rank_among_equals(values: Ints) -> Ints:

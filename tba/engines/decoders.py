@@ -167,15 +167,15 @@ class SharedPromptDecoder:
         query_R = (query * scaling).view(R, heads, repeat, D)
         by_prompt, prompts = self._by_prompt, self._prompts
 
-        prompt_scores = by_prompt.spread(query_R) @ prompts.keys[layer].transpose(2, 3) + prompts.bias
+        prompt_scores = (by_prompt.spread(query_R) @ prompts.keys[layer].transpose(2, 3)).add_(prompts.bias)
         scores_R = by_prompt.collect(prompt_scores, repeat)
-        parts = []
-        start = 0
-        for band in self._bands:
-            rows = slice(start, start + band.num_slots)
-            parts.append(band.attend(layer, query_R[rows], key[rows], value[rows], scores_R[rows]))
-            start = rows.stop
-        weights, out = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
+        if len(self._bands) == 1:
+            weights, out = self._bands[0].attend(layer, query_R, key, value, scores_R)
+        else:
+            sizes = [band.num_slots for band in self._bands]
+            split = zip(*(each.split(sizes) for each in (query_R, key, value, scores_R)), strict=True)
+            parts = [band.attend(layer, *part) for band, part in zip(self._bands, split, strict=True)]
+            weights, out = (torch.cat(each) for each in zip(*parts, strict=True))
         from_prompt = by_prompt.spread(weights) @ prompts.values[layer]
         return out.add_(by_prompt.collect(from_prompt, repeat)).view(R, 1, H, -1)
 

@@ -66,8 +66,10 @@ class PromptKeys:
 
         One that arrives may be here already, for other responses to it.
         """
-        used, index_N = np.unique(used_N, return_inverse=True)
-        for place in np.setdiff1d(np.arange(self.num_places), used).tolist():
+        is_used = np.zeros(self.num_places, dtype=bool)
+        is_used[used_N] = True
+        used, index_N = np.flatnonzero(is_used), used_N
+        for place in np.flatnonzero(~is_used).tolist():
             self.lengths[place], self._names[place] = 0, None
         here = [self._names[place] for place in used.tolist()]
         new = [prompt for prompt in arriving if not any(prompt.name is name for name in here)]
@@ -75,10 +77,10 @@ class PromptKeys:
         longest = max([*self.lengths.tolist(), *(prompt.length for prompt in new)])
         if num > self.num_places or longest > self._width:
             self._rebuild(used, max(num, self.num_places), max(longest, self._width), new)
+            index_N = np.searchsorted(used, used_N)
         elif num < REBUILD_BELOW * self.num_places or longest < REBUILD_BELOW * self._width:
             self._rebuild(used, num, longest, new)
-        else:
-            index_N = used_N
+            index_N = np.searchsorted(used, used_N)
         self._put(new)
         return index_N, np.array([self._names.index(prompt.name) for prompt in arriving], dtype=np.int64)
 

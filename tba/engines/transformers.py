@@ -53,7 +53,10 @@ class TransformersEngine:
         self._seed = seed
         self._num_sampled = 0
         self._numbers = numbers
-        self._stop = sorted(stop_tokens(model, tokenizer, stop_text))
+        self._stops_V = np.zeros(model.config.get_text_config().vocab_size, dtype=bool)
+        """Whether a token ends a response."""
+        stops = stop_tokens(model, tokenizer, stop_text)
+        self._stops_V[[token for token in stops if token < len(self._stops_V)]] = True
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
         # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
@@ -66,6 +69,9 @@ class TransformersEngine:
         self._branches = Branches()
         self._next: tuple[Ints, Ints, list[Any]] | None = None
         """What the decoder is to do in the next step."""
+        self._last_logits_RV: Tensor | None = None
+        """Kept until the next are there: of a large vocabulary they take tens of megabytes, which the allocator would
+        give back to the system and ask for again, page by page, in each step."""
         self._full_precision = False
         """Of the responses that run: one step is either."""
 
@@ -91,6 +97,7 @@ class TransformersEngine:
     def collect(self, num_rows: int) -> list[Finished]:
         with torch.inference_mode():
             logits_RV = None if self._next is None else self._decoder.step(*self._next)
+            self._last_logits_RV = logits_RV
             num_old, num_slots = self.num_running, self._branches.num_slots
             begun = self._begin(num_rows)
             drawn = []
@@ -188,8 +195,11 @@ class TransformersEngine:
     def _advance(self, tokens_A: Ints, begun: list[Any]) -> list[Finished]:
         """Responses that have drawn their last token end; the others take theirs into the next step."""
         rows = self._branches.active_A
-        stops_A = np.isin(tokens_A, self._stop)
+        stops_A = self._stops_V[tokens_A]
         ended_A = stops_A | (self._rows.length_N[rows] == self._max_new_tokens)
+        if not ended_A.any():
+            self._next = (*self._branches.extend(tokens_A), begun)
+            return []
         self._branches.finish(ended_A)
         self._next = (*self._branches.extend(tokens_A[~ended_A]), begun)
         self._stop_if_none_runs()
@@ -221,7 +231,7 @@ class TransformersEngine:
 
     def _stop_if_none_runs(self) -> None:
         if not self.num_running:
-            self._next = None
+            self._next = self._last_logits_RV = None
             self._branches = Branches()
             self._decoder.clear()
 

@@ -69,6 +69,27 @@ def test_what_is_in_flight_changes_no_sample(num_rows: int, band_cost: int, monk
     assert_logprobs_are_those_of(exact_model_of(shared=False), MANY, found, 1.0)
 
 
+@in_float64()
+def test_bands_that_have_become_similar_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest slots of a band leave it until it fits the next: the responses are those of all at once."""
+    joined: list[int] = []
+    absorb = bands.Band.absorb
+
+    def counted(band: bands.Band, other: bands.Band) -> None:
+        joined.append(other.num_slots)
+        absorb(band, other)
+
+    expected = generate(engine_of(ending_model()), MANY, 4)
+    monkeypatch.setattr(bands.Band, "absorb", counted)
+    monkeypatch.setattr(bands, "BLOCK", 5)
+    for band_cost in range(0, 1_000, 100):
+        monkeypatch.setattr(bands, "BAND_COST", band_cost)
+        found = generate(engine_of(ending_model()), MANY, 4, num_rows=7)
+        assert token_lists(found) == token_lists(expected)
+        assert_logprobs_are_those_of(exact_model_of(shared=False), MANY, found, 1.0)
+    assert sum(joined) > 0
+
+
 @pytest.mark.parametrize("num_rows", [1, 5])
 @in_float64()
 def test_a_cache_of_one_length_gives_the_same_samples(num_rows: int) -> None:
