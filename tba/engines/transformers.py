@@ -53,9 +53,10 @@ class TransformersEngine:
         self._seed = seed
         self._num_sampled = 0
         self._numbers = numbers
-        self._stops_V = np.zeros(model.config.get_text_config().vocab_size, dtype=bool)
-        """Whether a token ends a response."""
         stops = stop_tokens(model, tokenizer, stop_text)
+        # As many as there are logits, which may be more than the tokenizer knows or the configuration says.
+        self._stops_V = np.zeros(len(model.get_output_embeddings().weight), dtype=bool)
+        """Whether a token ends a response."""
         self._stops_V[[token for token in stops if token < len(self._stops_V)]] = True
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
