@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tba.runs.display import end_table, headline, panel, told
-from tba.runs.progress import Progress
+from tba.runs.display import end_table, panel, title, told
+from tba.runs.progress import RunProgress
 from tba.runs.run_config import read_run_config
 
 TARGET = Path(__file__).parent.parent / "docs" / "demo.svg"
@@ -22,15 +22,16 @@ WIDTH = 110
 
 def main(run: Path) -> None:
     config = read_run_config(run)
-    progress = Progress(run, config.trainer.num_steps, from_start=True)
+    headline = config.task.headline
+    progress = RunProgress(run, config.trainer.num_steps, headline, from_start=True)
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True)
-    console.print(f"[bold]$ make demo[/]\n[bold]tba[/] · {run} · {headline(config)}")
+    console.print(f"[bold]$ make demo[/]\n[bold]tba[/] · {run} · {title(config)}")
     for record in progress.update():
-        line = told(record)
+        line = told(record, headline)
         if line:
             console.print(line)
     console.print(panel(progress))
-    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), run))
+    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), run, headline))
     console.save_svg(str(TARGET), title="make demo")
 
 
