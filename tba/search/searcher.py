@@ -35,6 +35,8 @@ MAX_PENDING_BATCHES = 8
 PATIENCE_SECONDS = 1.0
 """How long scoring may fall behind before the Searcher waits for it: one slow group, or a first one that imports
 something large, bounds nothing."""
+HAND_UP_SECONDS = 0.03
+"""How long a scored group may wait for others: the reference reads several in little more time than one."""
 GIVE_UP_AFTER = 64
 """Groups in a row without one usable reward after which the reward function, not the model, is at fault."""
 SLOW_REWARDS_SHARE = 0.2
@@ -214,8 +216,7 @@ class Searcher:
         """Decode until there is something else to do."""
         while True:
             finished = self.engine.collect(self._num_rows)
-            scored = any(group.ticket.ready for group in self._pending.values())
-            if finished or scored or self.in_flight_updates or self._room() >= 0:
+            if finished or self._scored() or self.in_flight_updates or self._room() >= 0:
                 return finished
 
     def _empty_engine(self, *, begin: bool = True) -> None:
@@ -231,11 +232,17 @@ class Searcher:
             self._pending[done.id] = Pending(asked, done.responses, ticket, time.monotonic())
 
     def _hand_up_scored(self) -> None:
-        self._hand_up([id for id, group in self._pending.items() if group.ticket.ready])
+        self._hand_up(self._scored())
         while self._should_wait_for_scores():
             oldest = next(iter(self._pending))
             self._wait_for_scores([oldest])
             self._hand_up([oldest])
+
+    def _scored(self) -> list[int]:
+        """Groups to hand up: those with scores, once they are a few, or one of them has waited for a moment."""
+        ready = [id for id, group in self._pending.items() if group.ticket.ready]
+        is_late = ready and time.monotonic() - self._pending[ready[0]].since > HAND_UP_SECONDS
+        return ready if is_late or len(ready) >= self.prompts_per_batch / 2 else []
 
     def _should_wait_for_scores(self) -> bool:
         """Scores that are slow in coming arrive during later generations. But when more than a batch waits for a reward
