@@ -113,7 +113,9 @@ def test_settings_that_contradict_each_other_are_refused(sections: dict[str, Any
 
 
 def test_with_adapters_both_may_be_bfloat16() -> None:
-    Config.embedded(model={"lora_rank": 2}, engine={"dtype": "bfloat16"}, reference={"dtype": "bfloat16"})
+    both = {"dtype": "bfloat16"}
+    config = Config.embedded(model={"lora_rank": 2}, engine=both, reference=both)
+    assert (config.engine.dtype, config.reference.dtype) == ("bfloat16", "bfloat16")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
