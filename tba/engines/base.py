@@ -60,6 +60,7 @@ class Engine(Protocol):
     def collect(self, num_rows: int) -> list[Finished]:
         """One step: responses begin until `num_rows` are running, and each that runs gets a token.
 
+        Up to an eighth more may run, where an engine gains from letting all responses to a prompt begin together.
         Returns the requests that this finished. With 0 rows none begins, and those that run go on. Without anything to
         do it returns at once.
         """
@@ -93,8 +94,8 @@ def stream(
 ) -> Iterator[tuple[int, list[Response]]]:
     """The responses to each prompt as soon as its last is done, with the number of the prompt in `prompts`.
 
-    At most `num_rows` responses run at a time; None: all of them. `seeds` has a number for each prompt. The engine must
-    be idle, and nobody else may use it until the last is taken.
+    About `num_rows` responses run at a time, as `Engine.collect` takes it; None: all of them. `seeds` has a number for
+    each prompt. The engine must be idle, and nobody else may use it until the last is taken.
     """
     if engine.num_running or engine.num_waiting:
         raise RuntimeError("the engine has other requests")

@@ -1,7 +1,8 @@
 """The embedded engine: samples from a transformers model, step by step; what responses have in common is computed once.
 
-A step gives each response that runs its next token. Rows that become free are taken by the next responses at once, also
-by some of a request's while the others wait: as long as there is something to begin, every row is busy.
+A step gives each response that runs its next token. Rows that become free are taken by the next responses at once: as
+long as there is something to begin, every row is busy. Responses to a prompt begin together where a few rows more make
+that possible, because they share what they have in common; else some begin while the others wait.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from tba.engines.rows import Rows, Underway
 from tba.engines.sampling import draw_tokens
 from tba.policy.policy import import_weights, uses_shared_prompt
 from tba.types import NEVER_PUBLISHED, Response, Version, WeightUpdate
+
+MORE_ROWS = 8
+"""One row more for each of so many may be used to let all responses to a prompt begin together."""
 
 
 class TransformersEngine:
@@ -147,7 +151,10 @@ class TransformersEngine:
         return response_keys([self._seed, seed], request.num_responses)
 
     def _begin(self, num_rows: int) -> list[Underway]:
-        """Begin as many responses as there is room for; the requests they belong to, with their prompts read."""
+        """Begin as many responses as there is room for; the requests they belong to, with their prompts read.
+
+        What responses share is computed once only if they began together: half the slots with the embedded model.
+        """
         room = num_rows - self.num_running
         if self.num_running and not self._decoder.refills:
             return []
@@ -157,7 +164,8 @@ class TransformersEngine:
         for entry in self._waiting:
             if room <= 0 or entry.request.full_precision != self._full_precision:
                 break
-            chosen.append((entry, min(room, entry.num_waiting)))
+            together = entry.num_waiting <= room + num_rows // MORE_ROWS
+            chosen.append((entry, entry.num_waiting if together else room))
             room -= chosen[-1][1]
         if not chosen:
             return []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_engine import (
     LIMIT,
     PROMPTS,
+    TOKENIZER,
     assert_logprobs_are_those_of,
     engine_of,
     exact_model_of,
@@ -27,7 +28,7 @@ from tba.engines import bands
 from tba.engines.base import Finished, Request, generate, stream
 from tba.engines.branches import Ints
 from tba.engines.numbers import Keys, Numbers, uniform
-from tba.engines.transformers import TransformersEngine
+from tba.engines.transformers import MORE_ROWS, TransformersEngine
 from tba.testing import character_tokenizer
 from tba.types import Response, Version
 
@@ -115,7 +116,7 @@ def test_every_request_finishes_once_or_is_aborted(
         engine.submit(Request(number, PROMPTS[prompt], num_responses, seed=number))
         for _ in range(steps):
             finished += engine.collect(num_rows)
-            assert engine.num_running <= num_rows
+            assert engine.num_running <= num_rows + num_rows // MORE_ROWS
     gone = dropped - {done.id for done in finished}
     engine.abort(list(gone))
     while engine.num_running or engine.num_waiting:
@@ -189,6 +190,24 @@ def forced_lengths(key_A: Keys, token_A: Ints) -> Numbers:
     """Numbers that end a response with the last token of the vocabulary, at a length from 10 to 200 by its key."""
     length_A = SHORTEST + (key_A % np.uint64(LONGEST - SHORTEST + 1)).astype(np.int64)
     return np.where(token_A + 1 >= length_A, np.float32(1 - 2.0**-24), uniform(key_A, token_A) * np.float32(0.5))
+
+
+@pytest.mark.parametrize(("num_rows", "num_drawn"), [(16, 15 + 3), (15, 15)])
+def test_responses_to_a_prompt_begin_together_where_an_eighth_more_rows_are_enough(
+    num_rows: int, num_drawn: int
+) -> None:
+    """All rows but one are taken, and three responses come: of 16 rows an eighth is 2, of 15 it is 1."""
+    drawn: list[int] = []
+
+    def counted(key_A: Keys, token_A: Ints) -> Numbers:
+        drawn.append(len(key_A))
+        return uniform(key_A, token_A)
+
+    engine = TransformersEngine(ending_model(), TOKENIZER, temperature=1.0, max_new_tokens=8, seed=0, numbers=counted)
+    engine.submit(Request(0, PROMPTS[0], num_rows - 1))
+    engine.submit(Request(1, PROMPTS[1], 3))
+    engine.collect(num_rows)
+    assert drawn == [num_drawn]
 
 
 @pytest.mark.parametrize(("num_rows", "num_responses"), [(16, 4), (32, 16)])
