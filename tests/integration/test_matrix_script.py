@@ -25,14 +25,14 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("setting", ["aten-avx2", "rounding", "busy"])
 def test_a_run_that_passes(matrix: ModuleType, setting: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert matrix.run(setting, ["tests/unit/test_schedules.py"])
+    assert matrix.run(setting, ["tests/unit/test_schedules.py"], jobs="0")
     [record] = map(json.loads, matrix.RESULTS.read_text("utf-8").splitlines())
     assert (record["setting"], record["passed"], record["failures"]) == (setting, True, [])
     assert f"order {record['order_seed']:6}" in capsys.readouterr().out
 
 
 def test_a_run_that_fails(matrix: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not matrix.run("plain", ["tests/unit/test_schedules.py::no_such_test"])
+    assert not matrix.run("plain", ["tests/unit/test_schedules.py::no_such_test"], jobs="0")
     [record] = map(json.loads, matrix.RESULTS.read_text("utf-8").splitlines())
     assert not record["passed"]
     assert "FAILED" in capsys.readouterr().out
