@@ -14,6 +14,7 @@ from tba.extras import install_hint
 from tba.policy.devices import as_tensor, device_of, moved
 from tba.policy.loading import is_pooler, load_weights, told_in_one_line
 from tba.policy.names import named_model
+from tba.rewards.batches import judged_in_batches
 
 _MAX_TOKENS = 256
 
@@ -31,16 +32,18 @@ class Embedder:
         moved(self._model, self._device)
         self._batch_size = batch_size
 
-    @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """(N, D), each row of length 1."""
-        rows = []
-        for start in range(0, len(texts), self._batch_size):
-            part = list(texts[start : start + self._batch_size])
-            texts_NS = self._tokenizer(part, padding=True, truncation=True, max_length=_MAX_TOKENS, return_tensors="np")
-            encoded = {name: as_tensor(values_NS, self._device) for name, values_NS in texts_NS.items()}
-            hidden_NSD = self._model(**encoded).last_hidden_state
-            seen_NS1 = encoded["attention_mask"].unsqueeze(2).float()
-            mean_ND = (hidden_NSD * seen_NS1).sum(dim=1) / seen_NS1.sum(dim=1).clamp(min=1)
-            rows.append(normalize(mean_ND, dim=1).double().cpu().numpy())
-        return np.concatenate(rows)
+        return np.stack(judged_in_batches(texts, self._embed, length=len, batch_size=self._batch_size))
+
+    @torch.inference_mode()
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        texts_NS = self._tokenizer(
+            list(texts), padding=True, truncation=True, max_length=_MAX_TOKENS, return_tensors="np"
+        )
+        encoded = {name: as_tensor(values_NS, self._device) for name, values_NS in texts_NS.items()}
+        hidden_NSD = self._model(**encoded).last_hidden_state
+        seen_NS1 = encoded["attention_mask"].unsqueeze(2).float()
+        mean_ND = (hidden_NSD * seen_NS1).sum(dim=1) / seen_NS1.sum(dim=1).clamp(min=1)
+        unit_ND: NDArray[np.float64] = normalize(mean_ND, dim=1).double().cpu().numpy()
+        return unit_ND

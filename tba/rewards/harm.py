@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tba.rewards.batches import judged_in_batches
 from tba.rewards.pretrained import from_pretrained
 from tba.types import TbaError
 
@@ -17,6 +18,10 @@ Pair = tuple[str, str]
 LogScores = Callable[[Sequence[Pair]], list[float]]
 MAX_TOKENS = 512
 """Longer input is cut: replies are short, and most classifiers read no more."""
+
+
+def num_characters(pair: Pair) -> int:
+    return sum(map(len, pair))
 
 
 def load_harm_classifier(
@@ -56,27 +61,27 @@ class SequenceClassifier:
         self._reads_attack, self._batch_size = reads_attack, batch_size
 
     def __call__(self, pairs: Sequence[Pair]) -> list[float]:
+        return judged_in_batches(pairs, self._log_scores, length=num_characters, batch_size=self._batch_size)
+
+    def _log_scores(self, pairs: Sequence[Pair]) -> list[float]:
         import torch
         from torch.nn.functional import logsigmoid
 
         from tba.policy.devices import as_tensor
 
         device = self._model.device
-        found: list[float] = []
-        for start in range(0, len(pairs), self._batch_size):
-            part = pairs[start : start + self._batch_size]
-            texts = ([a for a, _ in part], [r for _, r in part]) if self._reads_attack else ([r for _, r in part],)
-            encoded = self._tokenizer(
-                *texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="np"
-            )
-            with torch.inference_mode():
-                logits_RC = self._model(
-                    input_ids=as_tensor(encoded["input_ids"], device),
-                    attention_mask=as_tensor(encoded["attention_mask"], device),
-                ).logits.float()
-            # Labels of which several may hold, and a single output, are each a yes or no of their own.
-            log_scores_RC = logsigmoid(logits_RC) if self._independent else logits_RC.log_softmax(dim=-1)
-            found += log_scores_RC[:, self._index].tolist()
+        texts = ([a for a, _ in pairs], [r for _, r in pairs]) if self._reads_attack else ([r for _, r in pairs],)
+        encoded = self._tokenizer(
+            *texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="np"
+        )
+        with torch.inference_mode():
+            logits_RC = self._model(
+                input_ids=as_tensor(encoded["input_ids"], device),
+                attention_mask=as_tensor(encoded["attention_mask"], device),
+            ).logits.float()
+        # Labels of which several may hold, and a single output, are each a yes or no of their own.
+        log_scores_RC = logsigmoid(logits_RC) if self._independent else logits_RC.log_softmax(dim=-1)
+        found: list[float] = log_scores_RC[:, self._index].tolist()
         return found
 
 
@@ -93,24 +98,25 @@ class Guard:
         self._token, self._prefix, self._batch_size = int(tokens[0]), prefix, batch_size
 
     def __call__(self, pairs: Sequence[Pair]) -> list[float]:
+        return judged_in_batches(pairs, self._log_scores, length=num_characters, batch_size=self._batch_size)
+
+    def _log_scores(self, pairs: Sequence[Pair]) -> list[float]:
         import torch
 
         from tba.policy.devices import as_tensor
 
         device = self._model.device
-        found: list[float] = []
-        for start in range(0, len(pairs), self._batch_size):
-            texts = [self._framed(*pair) for pair in pairs[start : start + self._batch_size]]
-            encoded: Any = self._tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="np")
-            seen_RS = as_tensor(encoded["attention_mask"], device)
-            with torch.inference_mode():
-                logits_RV = self._model(
-                    input_ids=as_tensor(encoded["input_ids"], device),
-                    attention_mask=seen_RS,
-                    position_ids=(seen_RS.cumsum(1) - 1).clamp(min=0),  # padding is on the left
-                    logits_to_keep=1,
-                ).logits[:, -1]
-            found += logits_RV.float().log_softmax(dim=-1)[:, self._token].tolist()
+        texts = [self._framed(*pair) for pair in pairs]
+        encoded: Any = self._tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="np")
+        seen_RS = as_tensor(encoded["attention_mask"], device)
+        with torch.inference_mode():
+            logits_RV = self._model(
+                input_ids=as_tensor(encoded["input_ids"], device),
+                attention_mask=seen_RS,
+                position_ids=(seen_RS.cumsum(1) - 1).clamp(min=0),  # padding is on the left
+                logits_to_keep=1,
+            ).logits[:, -1]
+        found: list[float] = logits_RV.float().log_softmax(dim=-1)[:, self._token].tolist()
         return found
 
     def _framed(self, attack: str, reply: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tba.policy.names import read_model_config
+from tba.rewards.batches import judged_in_batches
 from tba.rewards.functions import RewardFactory
 from tba.rewards.pretrained import from_pretrained
 from tba.types import TbaError
@@ -27,7 +28,7 @@ def reward_model(path: str, **settings: Any) -> RewardFactory:
 
 
 class RewardModel:
-    """Scores prompt and response together. Batches are formed by length, so little is padded."""
+    """Scores prompt and response together."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class RewardModel:
         asked = zip(prompts, completions, finished, strict=True)
         rows = [encode_scored(self._tokenizer, *one, self._path) for one in asked]
         log_metric("truncated", sum(len(row) > self._max_tokens for row in rows) / max(1, len(rows)))
-        scores = self._scores([self._cut(row) for row in rows])
+        cut = [self._cut(row) for row in rows]
+        scores = judged_in_batches(cut, self._scores, length=len, batch_size=self._batch_size)
         scores = [(score - self._mean) / self._std for score in scores]
         if self._no_eos_score is None:
             return scores
@@ -88,27 +90,20 @@ class RewardModel:
         return first + row[len(row) - self._max_tokens + len(first) :]
 
     def _scores(self, rows: Sequence[list[int]]) -> list[float]:
+        """Of rows of similar length."""
         import torch
 
         from tba.policy.devices import as_tensor
 
         device = self._model.device
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        scores = [0.0] * len(rows)
-        for start in range(0, len(order), self._batch_size):
-            part = order[start : start + self._batch_size]
-            length = max(len(rows[i]) for i in part)
-            # Padded on the right: learned positions then start at 0 for every row.
-            ids_RS = np.full((len(part), length), self._padding)
-            seen_RS = np.zeros((len(part), length), np.int64)
-            for r, i in enumerate(part):
-                ids_RS[r, : len(rows[i])], seen_RS[r, : len(rows[i])] = rows[i], 1
-            with torch.inference_mode():
-                logits = self._model(
-                    input_ids=as_tensor(ids_RS, device), attention_mask=as_tensor(seen_RS, device)
-                ).logits
-            for i, score in zip(part, logits[:, 0].float().tolist(), strict=True):
-                scores[i] = score
+        # Padded on the right: learned positions then start at 0 for every row.
+        ids_RS = np.full((len(rows), max(map(len, rows))), self._padding)
+        seen_RS = np.zeros(ids_RS.shape, np.int64)
+        for r, row in enumerate(rows):
+            ids_RS[r, : len(row)], seen_RS[r, : len(row)] = row, 1
+        with torch.inference_mode():
+            logits = self._model(input_ids=as_tensor(ids_RS, device), attention_mask=as_tensor(seen_RS, device)).logits
+        scores: list[float] = logits[:, 0].float().tolist()
         return scores
 
 
