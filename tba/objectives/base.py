@@ -59,6 +59,8 @@ class Evidence:
     """Optimizer steps between the weights that made a trajectory and those that are trained now."""
     length_GK: Tensor
     """Tokens of each trajectory that the policy wrote."""
+    on_policy_GK: Tensor
+    """Whether each was sampled at the policy's own temperature, not hotter or colder for exploration."""
     prompt_GH: Tensor
     """The mean of each prompt's last hidden states, without a gradient."""
     step: int

@@ -117,7 +117,8 @@ class TrajectoryBalance(Objective):
                 advantage_GK, per_token_GK, settings.stale_negatives, settings.stale_threshold
             ),
         )
-        measured = {"gap_per_token": evidence.drift_GK / length_GK, "age": evidence.age_GK}
+        is_fresh_GK = (evidence.age_GK == 0) & evidence.on_policy_GK
+        measured = {"log_ratio_per_token": evidence.drift_GK / length_GK, "is_fresh": is_fresh_GK}
         share = evidence.shape[0] / evidence.totals.num_groups
         return Loss(loss.value * share, loss.advantage_GK, {**loss.values_GK, **measured})
 
@@ -136,7 +137,7 @@ class TrajectoryBalance(Objective):
         }
 
     def after_step(self, values: StepValues) -> None:
-        self._offset.measure(values["gap_per_token"], values["age"] == 0)
+        self._offset.measure(values["log_ratio_per_token"], values["is_fresh"] > 0)
 
     def state(self) -> dict[str, float]:
         return self._offset.state()
