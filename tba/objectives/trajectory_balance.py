@@ -77,7 +77,7 @@ def trajectory_balance(
     )
 
 
-class BalanceSettings(TargetSettings, StaleSettings, ShiftSettings):
+class BalanceSettings(ShiftSettings, StaleSettings, TargetSettings):
     """Settings of every form of trajectory balance: its target, and what is done about stale data."""
 
 

@@ -15,6 +15,7 @@ from objective_cases import evidence_of, random_evidence, seeds
 from torch import Tensor
 from torch.testing import assert_close
 
+from benchmarks.stale_length import DEFAULT_FORM, LONG, SHORT, share_removed
 from tba.objectives import Evidence, Loss, Objective
 from tba.objectives.sampling_offset import KEPT, SamplingOffset
 from tba.objectives.stale_negatives import (
@@ -93,6 +94,16 @@ def test_the_mean_does_not_depend_on_length_and_the_sum_does() -> None:
     drift = -0.02 * length
     assert_close(drift_per_token(drift.double(), length), row(*[-0.02] * 4))
     assert_close(drift_per_token(drift.double(), length, "sum"), row(-0.006, -0.04, -0.16, -0.64))
+
+
+@pytest.mark.parametrize("how", ["taper", "mask"])
+def test_the_default_removes_the_same_share_at_every_length(how: Any) -> None:
+    """With the same distribution of drift per token, which has a spread between tokens too."""
+    default, summed = (
+        [share_removed(how, form, length, 4_000) for length in (SHORT, LONG)] for form in (DEFAULT_FORM, "sum")
+    )
+    assert default[1] == pytest.approx(default[0], rel=0.2)
+    assert summed[1] > 1.4 * summed[0]
 
 
 def test_very_short_responses_count_as_longer_ones() -> None:
