@@ -28,6 +28,7 @@ PARTS = {
     "growth": "Growth",
     "draws": "Draws",
     "scoring": "Scoring",
+    "stale_length": "Weights on stale negatives by length",
 }
 """Modules here with `run(full)`, and their headings."""
 

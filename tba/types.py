@@ -113,6 +113,8 @@ class Response:
     text: str
     finished: bool
     """True if an end-of-sequence token came, False if the length limit cut the response."""
+    on_policy: bool = True
+    """Sampled at the policy's own temperature, not hotter or colder for exploration."""
 
     @property
     def version(self) -> Version:

@@ -1,7 +1,8 @@
 """Every setting does something: a setting that no part of the program reads is a promise that nobody keeps.
 
 Reads are found in the source: `config.trainer.num_steps`, or an attribute of that name in a module that names the
-section's class. A property of a section counts as a read of the settings it is made of, if it is itself read.
+section's class, or one that the section has the setting from. A property of a section counts as a read of the settings
+it is made of, if it is itself read.
 """
 
 from __future__ import annotations
@@ -75,8 +76,13 @@ class Source:
         read_of = self.attributes.get(setting, set())
         if read_of & ({section} | self.assigned.get(section, set())):
             return True
-        named = is_own if issubclass(model, TaskSettings) else model.__name__ in self.variables
+        named = is_own if issubclass(model, TaskSettings) else bool(names_with(model, setting) & self.variables)
         return named and bool(read_of or setting in self.strings)
+
+
+def names_with(model: type[Section], setting: str) -> set[str]:
+    """The class, and those that it has the setting from: a function may ask for one of them only."""
+    return {base.__name__ for base in model.__mro__ if issubclass(base, Section) and setting in base.model_fields}
 
 
 def assignments(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:

@@ -48,6 +48,7 @@ def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
             pa.array(list(chain.from_iterable(t.reward_parts for t in trajectories)), pa.float64()),
         ),
         "finished": pa.array([response.finished for response in responses], pa.bool_()),
+        "on_policy": pa.array([response.on_policy for response in responses], pa.bool_()),
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -83,7 +84,8 @@ def _trajectories(table: pa.Table) -> Iterator[Trajectory]:
     tokens, logprobs = _arrays(table, "tokens"), _arrays(table, "token_logprobs")
     texts: list[Any] = table["response"].to_pylist()
     finished: list[Any] = table["finished"].to_pylist()
-    responses = map(Response, tokens, logprobs, _version_tuples(table), texts, finished)
+    on_policy: list[Any] = table["on_policy"].to_pylist()
+    responses = map(Response, tokens, logprobs, _version_tuples(table), texts, finished, on_policy)
     rewards: list[Any] = table["reward"].to_pylist()
     parts = (tuple(array.tolist()) for array in _arrays(table, "reward_parts"))
     return map(Trajectory, responses, rewards, parts, _arrays(table, "reference_token_logprobs"))

@@ -11,7 +11,7 @@ from tba.types import TbaError
 
 VERSION_KEY = b"tba.schema_version"
 """Where a file's footer says which columns it has. Files of tba 0.1 do not say, and have those of version 1."""
-VERSION = 2
+VERSION = 3
 
 
 def _columns(token_versions: list[str], **others: pa.DataType) -> dict[str, pa.DataType]:
@@ -35,11 +35,12 @@ def _columns(token_versions: list[str], **others: pa.DataType) -> dict[str, pa.D
     }
 
 
-SCHEMA = pa.schema(_columns(["epoch", "version", "num_tokens"], epoch=pa.int64()))
+_SCHEMA_2 = pa.schema(_columns(["epoch", "version", "num_tokens"], epoch=pa.int64()))
+SCHEMA = _SCHEMA_2.append(pa.field("on_policy", pa.bool_()))
 """`merge` numbers the syncs at which rows came in. `epoch` and `version`, which is a step of the epoch, are the oldest
 of `token_versions`; there both are null for tokens that the policy did not write."""
 _SCHEMA_1 = pa.schema(_columns(["version", "num_tokens"]))
-_SCHEMAS = {1: _SCHEMA_1, 2: SCHEMA}
+_SCHEMAS = {1: _SCHEMA_1, 2: _SCHEMA_2, 3: SCHEMA}
 
 
 def schema_version(schema: pa.Schema, name: str) -> int:
@@ -54,14 +55,16 @@ def schema_version(schema: pa.Schema, name: str) -> int:
 
 def upgraded(table: pa.Table, version: int) -> pa.Table:
     """A table as it was read, with the columns of today. Before there were epochs, all was of epoch 0 and written by
-    the policy."""
+    the policy. Before version 3 the temperature was not told: all counts as sampled at the policy's own."""
     if version == VERSION:
         return table
     columns: dict[str, Any] = {name: table[name] for name in table.column_names}
-    columns["epoch"] = pa.array(np.zeros(table.num_rows, np.int64))
-    columns["token_versions"] = pa.chunked_array(
-        [_with_epoch_0(chunk) for chunk in columns["token_versions"].chunks], SCHEMA.field("token_versions").type
-    )
+    columns["on_policy"] = pa.array(np.ones(table.num_rows, np.bool_))
+    if version == 1:
+        columns["epoch"] = pa.array(np.zeros(table.num_rows, np.int64))
+        columns["token_versions"] = pa.chunked_array(
+            [_with_epoch_0(chunk) for chunk in columns["token_versions"].chunks], SCHEMA.field("token_versions").type
+        )
     return pa.table({name: columns[name] for name in SCHEMA.names}, schema=SCHEMA)
 
 

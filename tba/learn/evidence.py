@@ -36,6 +36,7 @@ class Pass:
             reward_GK=batch.reward_GK,
             age_GK=self.age_GK,
             length_GK=batch.length_GK,
+            on_policy_GK=batch.on_policy_GK,
             prompt_GH=logprobs.prompt_GH,
             step=self.step,
             totals=self.totals,

@@ -89,6 +89,8 @@ class LocalLearner:
             return values_GK[given]
 
         values = {name: of_all(loss.values_GK[name] for loss in losses) for name in losses[0].values_GK}
+        metrics = self.objective.metrics(step, values)
+        self.objective.after_step(values)
         return StepResult(
             loss=sum(float(loss.value.detach()) for loss in losses),
             grad_norm=grad_norm,
@@ -97,7 +99,7 @@ class LocalLearner:
             advantage_GK=of_all(loss.advantage_GK for loss in losses),
             gap_GK=of_all(gap.mean_GK for gap in gaps),
             largest_gap_GK=of_all(gap.largest_GK for gap in gaps),
-            metrics=self.objective.metrics(step, values),
+            metrics=metrics,
         )
 
     def reference_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
@@ -112,7 +114,8 @@ class LocalLearner:
         self._tokenizer.save_pretrained(folder / MODEL)
         (folder / TENSORS).parent.mkdir(exist_ok=True)
         save_file(self._tensors(), folder / TENSORS)
-        (folder / STATE).write_text(json.dumps({"schedule": self._optimization.schedule_state()}), "utf-8")
+        state = {"schedule": self._optimization.schedule_state(), "objective": self.objective.state()}
+        (folder / STATE).write_text(json.dumps(state), "utf-8")
 
     def load(self, folder: Path) -> None:
         model = self.policy.model
@@ -123,7 +126,9 @@ class LocalLearner:
             copy_weights(load_model(str(folder / MODEL)), model)
         for name, module in self.objective.modules.items():
             module.load_state_dict(_take(name, tensors))
-        self._optimization.restore(tensors, _schedule_state(folder))
+        state = _state(folder)
+        self.objective.restore(state.get("objective", {}))
+        self._optimization.restore(tensors, state["schedule"])
 
     def _accumulate(self, one: Pass) -> tuple[Loss, Gap]:
         """Add the gradient of these groups. Each group is compared as a whole, in however many parts it is computed."""
@@ -175,9 +180,9 @@ def _take(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
 
 
-def _schedule_state(folder: Path) -> dict[str, Any]:
+def _state(folder: Path) -> dict[str, Any]:
     path = folder / STATE
     if not path.exists():  # checkpoints of 0.1.0 have it in the Trainer's file
         path = path.with_name("state.json")
-    schedule: dict[str, Any] = json.loads(path.read_text("utf-8"))["schedule"]
-    return schedule
+    state: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return state

@@ -14,6 +14,10 @@ from tba.objectives.base import Evidence, Loss, Objective, ObjectiveSettings, St
 KINDS = (
     "trajectory_balance",
     "trajectory_balance_learned_z",
+    "tba_prime",
+    "rloo",
+    "grpo",
+    "dr_grpo",
 )
 """Files of this folder that are objectives. The first is the default."""
 

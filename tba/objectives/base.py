@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from tba.config.section import Section
 
 if TYPE_CHECKING:  # settings are parsed in processes that never load torch
     from torch import Tensor, nn
+
+
+StepValues = Mapping[str, NDArray[np.float64]]
+"""Numbers of all trajectories of a step by name, (G, K) each."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Evidence:
     """Optimizer steps between the weights that made a trajectory and those that are trained now."""
     length_GK: Tensor
     """Tokens of each trajectory that the policy wrote."""
+    on_policy_GK: Tensor
+    """Whether each was sampled at the policy's own temperature, not hotter or colder for exploration."""
     prompt_GH: Tensor
     """The mean of each prompt's last hidden states, without a gradient."""
     step: int
@@ -86,6 +93,14 @@ class Evidence:
     def reference_GK(self) -> Tensor:
         return self.per_trajectory(self.reference_J).to(self.policy_J.dtype)
 
+    @property
+    def drift_GK(self) -> Tensor:
+        """ρ = log π − log μ, without a gradient: how far the policy has moved from what the tokens were drawn from.
+
+        Summed over differences, not a difference of sums: those may be a thousand times as large.
+        """
+        return self.per_trajectory(self.policy_J.detach() - self.behaviour_J).to(self.policy_J.dtype)
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -95,9 +110,16 @@ class Loss:
     """A scalar. Those of all passes of a step add up to the loss of the step, however its groups are split: means are
     over `Evidence.totals`."""
     advantage_GK: Tensor
-    """How strongly each trajectory is pushed: up where it is positive, down where it is negative."""
+    """How strongly each trajectory is pushed, before any weight on it: up where positive, down where negative."""
     values_GK: Mapping[str, Tensor] = field(default_factory=dict)
     """Other numbers of each trajectory, from which `Objective.metrics` makes those of the step."""
+
+
+KIND_TEXT = (
+    "Which objective: `trajectory_balance`, `trajectory_balance_learned_z`, `tba_prime`, `rloo`, `grpo`, `dr_grpo`, or "
+    "one of your own (`module:Class`)."
+)
+"""What every kind says of `objective.kind`."""
 
 
 class Objective(ABC):
@@ -121,15 +143,31 @@ class Objective(ABC):
         """All groups of the first step, without gradients, before anything is learned from them."""
         raise NotImplementedError
 
-    def metrics(self, step: int, values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+    def metrics(self, step: int, values: StepValues) -> dict[str, float]:
         """What `metrics.jsonl` says of a step, from `Loss.values_GK` of all its trajectories: by default the means."""
         return {name: float(array.mean()) for name, array in values.items()}
+
+    def after_step(self, values: StepValues) -> None:
+        """Take note of `Loss.values_GK` of all trajectories of a step that is over, after its `metrics`.
+
+        What an objective measures while it trains is changed here and nowhere else, so that every pass of a step has
+        the same numbers, however the step is split.
+        """
+        return
+
+    def state(self) -> dict[str, float]:
+        """What it has measured: part of every checkpoint. What it learns by gradients is in `modules`."""
+        return {}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on with what `state` gave. It is empty if the checkpoint is of an objective that measured nothing."""
+        return
 
 
 class ObjectiveSettings(Section):
     """The settings of one kind of objective, which make it."""
 
-    kind: str
+    kind: str = Field(description=KIND_TEXT)
     is_code: ClassVar[bool] = False
     """Whether these settings name code of the user's."""
 

@@ -7,16 +7,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from tba.objectives.base import Evidence, Loss, Objective
-from tba.objectives.target import TargetSettings
-from tba.objectives.trajectory_balance import TrajectoryBalance
+from tba.objectives.base import KIND_TEXT, Evidence, Loss, Objective
+from tba.objectives.trajectory_balance import BalanceSettings, TrajectoryBalance
 
 
-class Settings(TargetSettings):
+class Settings(BalanceSettings):
     """Trajectory balance with a learned log Z: a linear function of the mean of the prompt's last hidden states."""
 
-    kind: Literal["trajectory_balance_learned_z"] = "trajectory_balance_learned_z"
-    """Which objective: `trajectory_balance`, `trajectory_balance_learned_z`, or one of your own (`module:Class`)."""
+    kind: Literal["trajectory_balance_learned_z"] = Field("trajectory_balance_learned_z", description=KIND_TEXT)
     log_z_learning_rate: float = Field(1e-3, gt=0)
     """Peak learning rate of a learned log Z; it follows the schedule of `trainer.learning_rate`."""
 

@@ -79,6 +79,7 @@ class Batch:
     reference_J: Tensor
     reward_GK: Tensor
     length_GK: Tensor
+    on_policy_GK: Tensor
 
     @property
     def num_tokens_of_parts(self) -> list[int]:
@@ -119,6 +120,7 @@ def collate(
         reference_J=recorded(t.reference_token_logprobs for t in trajectories),
         reward_GK=as_tensor(rewards, device).to(dtype).view(shape),
         length_GK=as_tensor(lengths, device).view(shape),
+        on_policy_GK=as_tensor(np.array([t.response.on_policy for t in trajectories]), device).view(shape),
     )
 
 

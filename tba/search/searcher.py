@@ -228,8 +228,9 @@ class Searcher:
     def _submit_for_scores(self, finished: Sequence[Finished]) -> None:
         for done in finished:
             asked = self._asked.pop(done.id)
-            ticket = self.scorer.submit(asked.problem.request(done.responses))
-            self._pending[done.id] = Pending(asked, done.responses, ticket, time.monotonic())
+            responses = [replace(response, on_policy=asked.on_policy) for response in done.responses]
+            ticket = self.scorer.submit(asked.problem.request(responses))
+            self._pending[done.id] = Pending(asked, responses, ticket, time.monotonic())
 
     def _hand_up_scored(self) -> None:
         self._hand_up(self._scored())

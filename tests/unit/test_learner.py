@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
-from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, parameters
+from trainer_cases import OBJECTIVES, ages, groups_with_copies, learner_in, mixed_ages, parameters
 
 from tba.learn.base import StepResult
 from tba.learn.learner import LocalLearner
@@ -46,7 +46,7 @@ def gradients(learner: LocalLearner, groups: Sequence[Group]) -> tuple[StepResul
         return 0.0, True
 
     learner._update = keep  # type: ignore[method-assign]
-    return learner.step(groups, ages(groups), 1), found
+    return learner.step(groups, mixed_ages(groups), 1), found
 
 
 def norm(tensors: dict[str, Tensor]) -> float:
@@ -85,6 +85,29 @@ def test_any_split_of_groups_gives_the_same_gradient(
     assert difference(split_gradients, whole_gradients) < 1e-10
     assert split.loss == pytest.approx(whole.loss, rel=1e-10)
     assert_close(split.advantage_GK, whole.advantage_GK, rtol=1e-9, atol=1e-9)
+    assert split.metrics == pytest.approx(whole.metrics, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["tapered", "learned log Z, masked"])
+@pytest.mark.parametrize("budget", [13, 60])
+@in_float64()
+def test_so_it_does_with_adapters_and_an_offset(tmp_path: Path, folder: str, name: str, budget: int) -> None:
+    """The step before measures the offset, and its own split must not show in it either."""
+    groups = groups_with_copies(3, 7)
+    found = []
+    for max_tokens in (WHOLE, budget):
+        run = tmp_path / str(max_tokens)
+        learner = learner_in(run, folder, objective=OBJECTIVES[name], lora_rank=4, micro_batch_tokens=max_tokens)
+        to_float64(learner.policy.model)
+        for module in learner.objective.modules.values():
+            module.double()
+        step, _ = gradients(learner, groups)
+        found.append(gradients(learner, groups))
+        assert step.metrics["stale/offset"] == 0.0
+        assert found[-1][0].metrics["stale/offset"] < -1
+        assert 0 < found[-1][0].metrics["stale/weighed"] < 1
+    (whole, whole_gradients), (split, split_gradients) = found
+    assert difference(split_gradients, whole_gradients) < 1e-10
     assert split.metrics == pytest.approx(whole.metrics, rel=1e-9)
 
 
@@ -145,8 +168,9 @@ def test_it_goes_on_where_it_was_saved(tmp_path: Path, folder: str, name: str) -
     resumed.step(groups[4], ages(groups[4]), 1)  # whatever it was doing before
     resumed.load(tmp_path / "saved")
     for step in (3, 4):
-        one, other = (x.step(groups[step], ages(groups[step]), step + 1) for x in (straight, resumed))
+        one, other = (x.step(groups[step], mixed_ages(groups[step]), step + 1) for x in (straight, resumed))
         assert one.loss == other.loss
+        assert one.metrics == other.metrics
         assert one.learning_rate == other.learning_rate
     assert_close(parameters(resumed.policy.model), parameters(straight.policy.model), rtol=0, atol=0)
 

@@ -108,6 +108,7 @@ def test_values_of_trajectories_become_means_by_default() -> None:
         reward_GK=torch.tensor([[0.0, 1.0]]),
         age_GK=torch.zeros(1, 2),
         length_GK=torch.tensor([[1, 2]]),
+        on_policy_GK=torch.ones(1, 2, dtype=torch.bool),
         prompt_GH=torch.zeros(1, 4),
         step=1,
         totals=StepTotals(1, 2, 3),

@@ -58,8 +58,9 @@ def bits(groups: Sequence[Group]) -> list[Any]:
         numbers = struct.pack(f"{1 + len(t.reward_parts)}d", t.reward, *t.reward_parts)
         views = of_array(r.tokens), of_array(r.token_logprobs), of_array(t.reference_token_logprobs)
         assert type(r.finished) is bool
+        assert type(r.on_policy) is bool
         assert type(t.reward) is float
-        return views, r.token_versions, r.text, r.finished, numbers, len(t.reward_parts)
+        return views, r.token_versions, r.text, r.finished, r.on_policy, numbers, len(t.reward_parts)
 
     return [(g.prompt, g.source, g.serial, [of_trajectory(t) for t in g.trajectories]) for g in groups]
 
@@ -104,6 +105,7 @@ TRAJECTORIES = st.builds(
         .filter(lambda runs: any(version is not None for version, _ in runs))
         .map(tuple),
         st.text(max_size=5),
+        st.booleans(),
         st.booleans(),
     ),
     st.floats(),
@@ -346,8 +348,23 @@ def as_written_by_0_1(path: Path) -> None:
     place = table.schema.get_field_index("token_versions")
     old_type = pa.list_(pa.struct([(name, pa.int64()) for name in kept]))
     metadata = {key: value for key, value in table.schema.metadata.items() if key != VERSION_KEY}
-    table = table.set_column(place, "token_versions", pa.array(runs, old_type)).drop_columns(["epoch"])
+    table = table.set_column(place, "token_versions", pa.array(runs, old_type)).drop_columns(["epoch", "on_policy"])
     pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def as_written_before_temperatures(path: Path) -> None:
+    """Take from a file what came with version 3 of the schema."""
+    table = pq.read_table(path)
+    metadata = {**table.schema.metadata, VERSION_KEY: b"2"}
+    pq.write_table(table.drop_columns(["on_policy"]).replace_schema_metadata(metadata), path)
+
+
+def test_before_the_temperature_was_logged_all_counts_as_the_policys_own(log: RolloutLog, folder: Path) -> None:
+    for path in sorted(folder.glob("*.parquet")):
+        as_written_before_temperatures(path)
+    reopened = RolloutLog(folder)
+    assert all_bits(reopened) == ALL
+    assert all(t.response.on_policy for merge in reopened.read() for group in merge for t in group.trajectories)
 
 
 def in_epoch_0(merge: list[Group]) -> list[Group]:

@@ -248,12 +248,15 @@ def test_newer_weights_wait_for_responses_that_run_unless_they_may_change_in_fli
 
 def test_requests_have_temperatures_of_their_own() -> None:
     engine = Counting()
-    searcher = searcher_of(engine, Sent(engine), Slow(), budget=40)
+    sent = Sent(engine)
+    searcher = searcher_of(engine, sent, Slow(), budget=40)
     searcher.exploration = Exploration(0.5, 0.7, 2.0, [1])
     searcher.run_round()
     temperatures = [request.temperature for request in engine.requests]
     assert 10 < temperatures.count(None) < 30
     assert len(set(temperatures)) == 41 - temperatures.count(None)
+    told = [[t.response.on_policy for t in group.trajectories] for group in sent.groups]
+    assert told == [[temperature is None] * 2 for temperature in temperatures], "and every response tells"
 
 
 def test_the_end_drops_what_the_engine_is_at() -> None:

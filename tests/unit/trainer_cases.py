@@ -21,7 +21,11 @@ from tba.learn.learner import LocalLearner
 from tba.learn.optimization import Optimization
 from tba.learn.trainer import Trainer
 from tba.objectives import ObjectiveConfig
+from tba.objectives.dr_grpo import Settings as DrGrpo
+from tba.objectives.grpo import Settings as Grpo
 from tba.objectives.own import Settings as OwnSettings
+from tba.objectives.rloo import Settings as Rloo
+from tba.objectives.tba_prime import Settings as TbaPrime
 from tba.objectives.trajectory_balance import Settings as VarGrad
 from tba.objectives.trajectory_balance_learned_z import Settings as LearnedLogZ
 from tba.policy.devices import moved
@@ -38,8 +42,16 @@ OBJECTIVES: dict[str, ObjectiveConfig] = {
     "trajectory balance": VarGrad(beta=0.1),
     "learned log Z": LearnedLogZ(beta=0.1, log_z_learning_rate=0.05),
     "own, by tokens": OwnSettings(kind=OWN, clip=0.02),
+    "tapered": VarGrad(
+        beta=0.1, stale_negatives="taper", stale_threshold=3.0, anchor=0.05, baseline_shift=0.1, proximal=0.02
+    ),
+    "learned log Z, masked": LearnedLogZ(beta=0.1, stale_negatives="mask", stale_threshold=0.1),
+    "TBA'": TbaPrime(beta=0.1, ratio_cap=8.0),
+    "RLOO": Rloo(),
+    "GRPO": Grpo(kl_weight=0.05),
+    "Dr. GRPO": DrGrpo(ratio="truncate", constant_length=20),
 }
-"""One of each kind."""
+"""One of each kind, and trajectory balance with all that can be done about stale data."""
 GROUP_SIZE = 3
 
 
@@ -137,6 +149,11 @@ def groups_with_copies(count: int, seed: int, group_size: int = 6) -> list[Group
 
 def ages(groups: Sequence[Group]) -> NDArray[np.int64]:
     return np.zeros((len(groups), len(groups[0].trajectories)), dtype=np.int64)
+
+
+def mixed_ages(groups: Sequence[Group]) -> NDArray[np.int64]:
+    """From 0 to 2 within every group."""
+    return (np.arange(ages(groups).size) % 3).reshape(ages(groups).shape)
 
 
 def parameters(model: PreTrainedModel) -> dict[str, torch.Tensor]:
