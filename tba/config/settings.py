@@ -289,7 +289,8 @@ class TrainerConfig(Section):
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = "constant"
     """How the learning rate changes after the warm-up."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises linearly from 0 to its peak."""
+    """Steps before the learning rate has its peak. It rises linearly: of W such steps the first has 1/(W + 1) of the
+    peak and the last W/(W + 1)."""
     decay_steps: int | None = Field(None, ge=1)
     """Steps over which the schedule `warmup_stable_decay` decays at its end. If empty, a fifth of
     `trainer.num_steps`."""
