@@ -282,6 +282,16 @@ class TrainerConfig(Section):
     max_staleness: int | None = Field(None, ge=0)
     """Largest age of training data, in steps. Older trajectories are dropped from the buffer, and the Trainer waits
     when too few are left. If empty, there is no limit."""
+    early_syncs: bool = False
+    """Whether there are more syncs at the beginning of a run: after steps 1, 2, 4, 8 and so on, until there is one
+    every `trainer.sync_period` steps. If false, all steps up to the first sync are made on data of the first
+    weights."""
+    staleness: int | None = Field(None, ge=0)
+    """Age of all training data, in steps, if it is to be exact, as in studies. Every trajectory is then drawn at that
+    age, or, in the first steps, at the age of the first weights. Each version of the weights makes the groups of one
+    step, which are used once; the first version makes those of `trainer.staleness` + 1 steps.
+    `trainer.sync_period`, `trainer.early_syncs`, `trainer.initial_groups` and the section `buffer` have no effect then.
+    If empty, data are drawn from the buffer at whatever age they have."""
     initial_groups: int | None = Field(None, ge=1)
     """Groups that are collected before the first step. If empty, `trainer.num_groups` are."""
     learning_rate: float = Field(1e-6, gt=0)
@@ -310,7 +320,30 @@ class TrainerConfig(Section):
 
     @property
     def staleness_limit(self) -> int | None:
+        if self.staleness is not None:
+            return self.staleness
         return 0 if self.synchronous else self.max_staleness
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether Searchers make a certain number of groups of each version of the weights, then wait for the next."""
+        return self.synchronous or self.staleness is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether Searchers and the Trainer never work at the same time."""
+        return self.staleness_limit == 0 and self.has_budgets
+
+    def syncs_after(self, step: int) -> bool:
+        """Whether there is a sync once this step is made; so the weights of this step are published."""
+        is_early = self.early_syncs and step < self.sync_period and step.bit_count() == 1
+        return self.staleness is not None or is_early or step % self.sync_period == 0
+
+    def steps_to_sync(self, step: int) -> int:
+        """Steps from a sync after this step to the next."""
+        if self.early_syncs and step < self.sync_period:
+            return min(1 << step.bit_length(), self.sync_period) - step
+        return self.sync_period
 
     @property
     def first_fill(self) -> int:
@@ -322,6 +355,10 @@ class TrainerConfig(Section):
             raise ValueError("trainer.synchronous needs trainer.sync_period = 1: every step waits for its own groups")
         if self.synchronous and self.max_staleness not in (None, 0):
             raise ValueError("trainer.synchronous means staleness 0: leave trainer.max_staleness out")
+        if self.staleness is not None and self.synchronous:
+            raise ValueError("trainer.synchronous means trainer.staleness = 0: leave one of the two out")
+        if self.staleness is not None and self.max_staleness is not None:
+            raise ValueError("trainer.staleness is the age of all data: leave trainer.max_staleness out")
         if self.max_staleness is not None and self.max_staleness < self.sync_period - 1:
             raise ValueError(
                 f"trainer.max_staleness = {self.max_staleness} cannot be kept with sync_period = {self.sync_period}: "

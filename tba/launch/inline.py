@@ -18,6 +18,7 @@ from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
 from tba.learn.checkpoint import Checkpoint
+from tba.learn.exact_staleness import exact_staleness
 from tba.learn.trainer import Trainer
 from tba.runs.activity import TRAINER, Activity
 from tba.search.searcher import Searcher
@@ -29,12 +30,21 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
     started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
     names = [SearcherName(index) for index in range(config.searcher.num_searchers)]
+    staleness = exact_staleness(config.trainer, checkpoint, repeatable=True)
     searchers: list[Searcher] = []
     try:
         for name in names:
-            activity = Activity(run, name.process)
             searchers.append(
-                build_searcher(config, run, name, weights=weights, groups=groups, activity=activity, taking_turns=True)
+                build_searcher(
+                    config,
+                    run,
+                    name,
+                    weights=weights,
+                    groups=groups,
+                    activity=Activity(run, name.process),
+                    taking_turns=True,
+                    staleness=staleness,
+                )
             )
         trainer = build_trainer(
             config,

@@ -32,6 +32,7 @@ from tba.launch.processes import (
 )
 from tba.launch.supervise import Exit, Outcome, Supervisor
 from tba.learn.checkpoint import Checkpoint
+from tba.learn.exact_staleness import exact_staleness
 from tba.runs.activity import STARTING, TRAINER, Activity, read_activities
 from tba.types import SearcherName
 
@@ -118,7 +119,7 @@ class LocalWorkers:
         if self._config.run.num_threads:
             return self._config.run.num_threads
         num_searchers = self._config.searcher.num_searchers
-        if self._config.trainer.synchronous:
+        if self._config.trainer.takes_turns:
             return num_cores() if name == TRAINER else max(1, num_cores() // num_searchers)
         return max(1, num_cores() // (1 + num_searchers))
 
@@ -165,6 +166,7 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
             import_torch(given.num_threads)
             from tba.build import build_searcher
 
+            checkpoint = Checkpoint(given.checkpoint) if given.checkpoint else None
             searcher = build_searcher(
                 given.config,
                 given.run,
@@ -172,7 +174,8 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
                 weights=SharedWeightSubscriber(given.meeting, parent_alive),
                 groups=groups,
                 activity=activity,
-                taking_turns=given.config.trainer.synchronous,
+                taking_turns=given.config.trainer.has_budgets,
+                staleness=exact_staleness(given.config.trainer, checkpoint, repeatable=False),
             )
         searcher.run()
         searcher.scorer.close()
