@@ -27,6 +27,7 @@ from tba.learn.checkpoint import Checkpoint
 from tba.learn.epochs import Epochs
 from tba.learn.exact_staleness import ExactStaleness, exact_staleness
 from tba.learn.learner import LocalLearner
+from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
 from tba.learn.trainer import Trainer
 from tba.policy.devices import device_of, moved, num_gpus
@@ -118,9 +119,16 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         max_grad_norm=config.trainer.max_grad_norm,
         activity=activity,
         reference=(lambda: build_reference(config, _reference_beside(config, model, device, activity)))
-        if config.reference.where == "learner"
+        if config.reference.where == "learner" and not config.reference.moves
         else None,
+        moving_reference=_moving_reference(config, policy),
+        reset_optimizer=config.reference.reset_optimizer,
     )
+
+
+def _moving_reference(config: Config, policy: Policy) -> MovingReference | None:
+    settings = config.reference
+    return MovingReference(policy, reset_period=settings.reset_period, ema=settings.ema) if settings.moves else None
 
 
 def build_searcher(

@@ -200,8 +200,9 @@ class EngineConfig(Section):
 
 
 class ReferenceConfig(Section):
-    """The model that the policy is held to: the one that training starts from, frozen. With adapters
-    (`model.lora_rank`) it is the policy's own model with adapters switched off, and takes no memory."""
+    """The model that the policy is held to: the one that training starts from, frozen unless it is told to follow the
+    policy. With adapters (`model.lora_rank`) it is the policy's own model with adapters switched off, and takes no
+    memory."""
 
     where: Literal["searcher", "learner"] = "searcher"
     """Which process has the reference model. With `searcher`, every Searcher has a copy and computes the reference's
@@ -214,6 +215,42 @@ class ReferenceConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the reference keeps its weights. `bfloat16` takes half the memory, and its log-probabilities are
     that much coarser."""
+    reset_period: int = Field(0, ge=0)
+    """Steps after which the reference becomes a copy of the policy as it is then, again and again; with 0 it never
+    does. It changes what is learned: the policy is held to its own recent past. Log-probabilities of the reference are
+    then computed at each training step, which takes a forward pass more, and `reference.where` must be `learner`."""
+    reset_optimizer: bool = False
+    """Whether AdamW forgets its moments of the policy's weights whenever the reference is reset
+    (`reference.reset_period`)."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Share of its own weights that the reference keeps after each step, such as 0.9; the rest is taken from the
+    policy. The reference is then the exponential mean of the policy's weights, or of its adapters. It changes what is
+    learned, and it costs as much as `reference.reset_period`. If empty, there is no such mean."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the reference follows the policy."""
+        return self.reset_period > 0 or self.ema is not None
+
+    @model_validator(mode="after")
+    def _check(self) -> ReferenceConfig:
+        setting = "reference.reset_period" if self.reset_period else "reference.ema"
+        if self.reset_period and self.ema is not None:
+            raise ValueError("reference.reset_period and reference.ema both move the reference: choose one of them")
+        if self.reset_optimizer and not self.reset_period:
+            raise ValueError(
+                "reference.reset_optimizer needs reference.reset_period: say how often the reference is reset"
+            )
+        if self.moves and self.where != "learner":
+            raise ValueError(
+                f"{setting} needs reference.where = 'learner': the reference changes with the policy there"
+            )
+        if self.moves and (self.device != "auto" or self.dtype != "float32"):
+            raise ValueError(
+                f"{setting} keeps the reference beside the policy, in float32: leave reference.device and "
+                "reference.dtype out"
+            )
+        return self
 
 
 class SearcherConfig(Section):
@@ -474,7 +511,7 @@ class Config(Section):
             raise ValueError(
                 "reference.device cannot be chosen with model.lora_rank: the reference is the engine's own base model"
             )
-        if self.model.lora_rank and reference.dtype != engine.dtype:
+        if self.model.lora_rank and not reference.moves and reference.dtype != engine.dtype:
             raise ValueError(
                 f"reference.dtype = {reference.dtype!r} differs from engine.dtype = {engine.dtype!r}: with "
                 "model.lora_rank they are one model, so set both alike"

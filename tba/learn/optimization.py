@@ -60,6 +60,11 @@ class Optimization:
     def zero_grad(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
 
+    def forget_moments(self) -> None:
+        """Those of the policy; its learning rate and what the objective learns go on as they are."""
+        for parameter in self.parameters:
+            self._optimizer.state.pop(parameter, None)
+
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's state by parameter name, for safetensors."""
         return {
