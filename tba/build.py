@@ -25,7 +25,7 @@ from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
 from tba.learn.checkpoint import Checkpoint
 from tba.learn.epochs import Epochs
-from tba.learn.exact_staleness import ExactStaleness, exact_staleness
+from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
 from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
@@ -84,13 +84,22 @@ def build_trainer(
         seed=config.run.seed,
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
-        staleness=exact_staleness(config.trainer, checkpoint, repeatable=repeatable),
+        staleness=build_staleness(config, checkpoint, repeatable=repeatable),
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
         keep_tail = not repeatable and config.trainer.staleness_limit is None
         trainer.restore(checkpoint, keep_tail=keep_tail, new_epoch=not repeatable)
     return trainer
+
+
+def build_staleness(config: Config, checkpoint: Checkpoint | None, *, repeatable: bool) -> ExactStaleness | None:
+    """Which version makes the groups of which step, if the settings ask for data of one age."""
+    settings = config.trainer
+    if settings.staleness is None:
+        return None
+    schedule = ExactStaleness(settings.staleness, settings.num_groups, settings.num_steps)
+    return schedule if checkpoint is None else schedule.resumed_from(checkpoint, repeatable=repeatable)
 
 
 def build_learner(config: Config, activity: Activity) -> LocalLearner:

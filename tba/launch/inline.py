@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tba.build import build_searcher, build_trainer
+from tba.build import build_searcher, build_staleness, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
 from tba.learn.checkpoint import Checkpoint
-from tba.learn.exact_staleness import exact_staleness
 from tba.learn.trainer import Trainer
 from tba.runs.activity import TRAINER, Activity
 from tba.search.searcher import Searcher
@@ -30,7 +29,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
     started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
     names = [SearcherName(index) for index in range(config.searcher.num_searchers)]
-    staleness = exact_staleness(config.trainer, checkpoint, repeatable=True)
+    staleness = build_staleness(config, checkpoint, repeatable=True)
     searchers: list[Searcher] = []
     try:
         for name in names:

@@ -32,7 +32,6 @@ from tba.launch.processes import (
 )
 from tba.launch.supervise import Exit, Outcome, Supervisor
 from tba.learn.checkpoint import Checkpoint
-from tba.learn.exact_staleness import exact_staleness
 from tba.runs.activity import STARTING, TRAINER, Activity, read_activities
 from tba.types import SearcherName
 
@@ -164,7 +163,7 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
             groups = SocketGroupSender(given.meeting, given.key, parent_alive, activity.quiet)
         with activity(STARTING, "loads the models"), activity.quiet():
             import_torch(given.num_threads)
-            from tba.build import build_searcher
+            from tba.build import build_searcher, build_staleness
 
             checkpoint = Checkpoint(given.checkpoint) if given.checkpoint else None
             searcher = build_searcher(
@@ -175,7 +174,7 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
                 groups=groups,
                 activity=activity,
                 taking_turns=given.config.trainer.has_budgets,
-                staleness=exact_staleness(given.config.trainer, checkpoint, repeatable=False),
+                staleness=build_staleness(given.config, checkpoint, repeatable=False),
             )
         searcher.run()
         searcher.scorer.close()

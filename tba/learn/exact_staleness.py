@@ -12,10 +12,8 @@ Version 0 makes the groups of n + 1 steps, every other version those of one step
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from tba.config.settings import TrainerConfig
 from tba.learn.checkpoint import Checkpoint
 
 
@@ -44,24 +42,19 @@ class ExactStaleness:
         past = [version for version in map(self.due, steps) if version < num_made]
         return Counter({version: self.num_groups * n for version, n in Counter(past).items()}) - waiting
 
+    def resumed_from(self, checkpoint: Checkpoint, *, repeatable: bool) -> ExactStaleness:
+        """The schedule of a run that goes on from a checkpoint; Searchers and the Trainer find the same.
 
-def exact_staleness(config: TrainerConfig, checkpoint: Checkpoint | None, *, repeatable: bool) -> ExactStaleness | None:
-    """The schedule that the settings ask for, if they do; Searchers and the Trainer find the same.
-
-    Older weights are gone when a run is resumed. Ages go on as they were if the checkpoint has all groups that were to
-    be made with them, and what follows is made again as it was (`repeatable`). Else they begin anew: the checkpoint's
-    version is the first then, and age n is reached after n steps.
-    """
-    if config.staleness is None:
-        return None
-    asked = {"staleness": config.staleness, "num_groups": config.num_groups, "num_steps": config.num_steps}
-    if checkpoint is None:
-        return ExactStaleness(**asked)
-    anew = ExactStaleness(**asked, first=checkpoint.step)
-    # Not even its file is read: it may be gone when a Searcher is started again.
-    state: dict[str, Any] = checkpoint.state() if repeatable else {}
-    if "queue" not in state:
-        return anew
-    going_on = ExactStaleness(**asked, first=state["queue"]["first"])
-    waiting = Counter(version for version, _ in state["queue"]["waiting"])
-    return anew if going_on.missing(checkpoint.step, waiting) else going_on
+        Older weights are gone then. Ages go on as they were if the checkpoint has all groups that were to be made with
+        them, and what follows is made again as it was (`repeatable`). Else they begin anew: the checkpoint's version is
+        the first then, and age n is reached after n steps.
+        """
+        anew = replace(self, first=checkpoint.step)
+        if not repeatable:
+            return anew  # its files are not read: they may be gone when a Searcher is started again
+        queue = checkpoint.state().get("queue")
+        if queue is None:
+            return anew
+        going_on = replace(self, first=queue["first"])
+        waiting = Counter(version for version, _ in queue["waiting"])
+        return anew if going_on.missing(checkpoint.step, waiting) else going_on

@@ -60,7 +60,7 @@ class StepQueue:
         return self._num_arrived[version] >= self.schedule.owed(version.step)
 
     def state(self) -> dict[str, Any]:
-        """What `exact_staleness` and `extend` need to go on from here, as JSON takes it."""
+        """What `ExactStaleness.resumed_from` and `extend` need to go on from here, as JSON takes it."""
         waiting = [(version.step, one.row) for version, arrived in self._waiting.items() for one in arrived]
         return {"first": self.schedule.first, "waiting": waiting}
 

@@ -19,7 +19,7 @@ from tba.channels.base import Message
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import TrainerConfig
 from tba.learn.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
-from tba.learn.exact_staleness import ExactStaleness, exact_staleness
+from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_queue import StepQueue
 from tba.learn.trainer import Trainer
 from tba.runs.metrics import read_metrics
@@ -193,32 +193,22 @@ def checkpoint_in(run: Path, queue: StepQueue | None, step: int) -> Checkpoint:
 
 
 def test_ages_go_on_where_the_groups_wait_and_begin_anew_elsewhere(tmp_path: Path) -> None:
-    config = TrainerConfig(staleness=2, num_groups=2, group_size=GROUP_SIZE, num_steps=9)
-    assert exact_staleness(replace_config(config, staleness=None), None, repeatable=True) is None
-    fresh = exact_staleness(config, None, repeatable=True)
-    assert fresh is not None
-    assert fresh.first == 0
-    queue = StepQueue(fresh)
+    schedule = ExactStaleness(staleness=2, num_groups=2, num_steps=9)
+    queue = StepQueue(schedule)
     for version in (1, 2):  # what waits after step 3
         queue.extend(random_groups(2, version=version))
     saved = checkpoint_in(tmp_path / "run", queue, 3)
 
-    def first(config: TrainerConfig, repeatable: bool = True, checkpoint: Checkpoint = saved) -> int:
-        found = exact_staleness(config, checkpoint, repeatable=repeatable)
-        assert found is not None
-        return found.first
+    def first(checkpoint: Checkpoint = saved, *, repeatable: bool = True, **changes: int) -> int:
+        return replace(schedule, **changes).resumed_from(checkpoint, repeatable=repeatable).first
 
-    assert first(config) == 0
-    assert first(replace_config(config, staleness=1)) == 0
-    assert first(replace_config(config, num_groups=1)) == 0
-    assert first(replace_config(config, staleness=3)) == 3, "version 0 has no groups left for a step at age 3"
-    assert first(replace_config(config, num_groups=3)) == 3
-    assert first(config, repeatable=False) == 3
-    assert first(config, checkpoint=checkpoint_in(tmp_path / "other", None, 3)) == 3, "a run without exact ages"
-
-
-def replace_config(config: TrainerConfig, **changes: Any) -> TrainerConfig:
-    return TrainerConfig(**{**config.model_dump(), **changes})
+    assert first() == 0
+    assert first(staleness=1) == 0
+    assert first(num_groups=1) == 0
+    assert first(staleness=3) == 3, "version 0 has no groups left for a step at age 3"
+    assert first(num_groups=3) == 3
+    assert first(repeatable=False) == 3
+    assert first(checkpoint_in(tmp_path / "other", None, 3)) == 3, "a run without exact ages"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.epochs import Epochs
-from tba.learn.exact_staleness import exact_staleness
+from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
 from tba.learn.optimization import Optimization
 from tba.learn.trainer import Trainer
@@ -95,7 +95,9 @@ def trainer_in(
         buffer_config=BufferConfig(),
         checkpoint_config=CheckpointConfig(period=0),
         seed=0,
-        staleness=exact_staleness(config, None, repeatable=False),
+        staleness=None
+        if config.staleness is None
+        else ExactStaleness(config.staleness, config.num_groups, config.num_steps),
     )
 
 
