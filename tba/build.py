@@ -25,7 +25,9 @@ from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
 from tba.learn.checkpoint import Checkpoint
 from tba.learn.epochs import Epochs
+from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
+from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
 from tba.learn.trainer import Trainer
 from tba.policy.devices import device_of, moved, num_gpus
@@ -43,7 +45,7 @@ from tba.seeds import Purpose, integer
 from tba.tasks.base import Task
 from tba.tasks.encoding import encoder
 from tba.tasks.prepared import prepared
-from tba.types import SearcherName, TbaError
+from tba.types import SearcherName, TbaError, Version
 
 ROLLOUTS = "rollouts"
 
@@ -82,12 +84,22 @@ def build_trainer(
         seed=config.run.seed,
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
+        staleness=build_staleness(config, checkpoint, repeatable=repeatable),
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
         keep_tail = not repeatable and config.trainer.staleness_limit is None
         trainer.restore(checkpoint, keep_tail=keep_tail, new_epoch=not repeatable)
     return trainer
+
+
+def build_staleness(config: Config, checkpoint: Checkpoint | None, *, repeatable: bool) -> ExactStaleness | None:
+    """Which version makes the groups of which step, if the settings ask for data of one age."""
+    settings = config.trainer
+    if settings.staleness is None:
+        return None
+    schedule = ExactStaleness(settings.staleness, settings.num_groups, settings.num_steps)
+    return schedule if checkpoint is None else schedule.resumed_from(checkpoint, repeatable=repeatable)
 
 
 def build_learner(config: Config, activity: Activity) -> LocalLearner:
@@ -116,9 +128,16 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         max_grad_norm=config.trainer.max_grad_norm,
         activity=activity,
         reference=(lambda: build_reference(config, _reference_beside(config, model, device, activity)))
-        if config.reference.where == "learner"
+        if config.reference.where == "learner" and not config.reference.moves
         else None,
+        moving_reference=_moving_reference(config, policy),
+        reset_optimizer=config.reference.reset_optimizer,
     )
+
+
+def _moving_reference(config: Config, policy: Policy) -> MovingReference | None:
+    settings = config.reference
+    return MovingReference(policy, reset_period=settings.reset_period, ema=settings.ema) if settings.moves else None
 
 
 def build_searcher(
@@ -130,10 +149,12 @@ def build_searcher(
     groups: GroupSender,
     activity: Activity,
     taking_turns: bool,
+    staleness: ExactStaleness | None = None,
 ) -> Searcher:
     """One Searcher. None repeats the prompts or samples of another, nor of one that had its place before.
 
-    `taking_turns`: it makes what the next steps need, then waits for their weights.
+    `taking_turns`: it makes what the next steps need, then waits for their weights. `staleness`: these are not the
+    steps up to the next sync, but those that this schedule names.
     """
     index = name.index
     seed = (config.run.seed, index, name.incarnation)
@@ -172,7 +193,7 @@ def build_searcher(
         activity=activity,
         skip_equal_rewards=config.searcher.skip_equal_rewards,
         in_flight_updates=config.engine.in_flight_updates,
-        budget=_share_of_a_period(config, index) if taking_turns else None,
+        budget=_share_of_versions(config, index, staleness) if taking_turns else None,
         evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
@@ -342,11 +363,17 @@ def _policy(config: Config, model: PreTrainedModel, temperature: float | None = 
     )
 
 
-def _share_of_a_period(config: Config, index: int) -> int:
-    """Groups this Searcher makes per publication when it takes turns: all together, what the next period draws."""
-    total = config.trainer.num_groups * config.trainer.sync_period
-    base, extra = divmod(total, config.searcher.num_searchers)
-    return base + (index < extra)
+def _share_of_versions(config: Config, index: int, staleness: ExactStaleness | None) -> Callable[[Version], int]:
+    """Groups that this Searcher makes of a version when it takes turns: all together, what the steps up to the next
+    sync draw, or what the steps that are to be trained on the version do."""
+
+    def share(version: Version) -> int:
+        trainer = config.trainer
+        total = staleness.owed(version.step) if staleness else trainer.num_groups * trainer.steps_to_sync(version.step)
+        base, extra = divmod(total, config.searcher.num_searchers)
+        return base + (index < extra)
+
+    return share
 
 
 def _device_of_searcher(config: Config, index: int) -> torch.device:

@@ -11,6 +11,7 @@ replacement from the same distribution, so that a drawn group always has K.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,13 @@ class Draw(NamedTuple):
     groups: list[Group]
     rows: list[list[int]]
     """For each group, the arrival number of each trajectory: its row in the rollout log, counted from 0."""
+
+
+class Arrived(NamedTuple):
+    """A group with the row of the rollout log where it begins."""
+
+    row: int
+    group: Group
 
 
 def draw(
@@ -64,9 +72,28 @@ def draw(
     return drawn
 
 
+def draw_each_once(arrived: Sequence[Arrived], group_size: int, rng: np.random.Generator) -> Draw:
+    """Each of these groups once, in random order, with `group_size` of its trajectories, uniform.
+
+    The generator is used as `draw` uses it for recent groups: of different prompts both draw the same.
+    """
+    drawn = Draw([], [])
+    rng.random(len(arrived))
+    for i in reversed(rng.permutation(len(arrived))):
+        row, group = arrived[i]
+        chosen = _uniform(len(group.trajectories), group_size, rng).tolist()
+        drawn.groups.append(Group(group.prompt, tuple(group.trajectories[j] for j in chosen)))
+        drawn.rows.append([row + j for j in chosen])
+    return drawn
+
+
+def _uniform(count: int, k: int, rng: np.random.Generator) -> Indices:
+    return rng.choice(count, k, replace=count < k, shuffle=False)
+
+
 def _draw_recent(record: PromptTrajectories, first_arrival: int, k: int, rng: np.random.Generator) -> Indices:
     places = record.live_places(record.first_place_since(first_arrival))
-    chosen = rng.choice(len(places), k, replace=len(places) < k, shuffle=False)
+    chosen = _uniform(len(places), k, rng)
     return places.start + chosen if isinstance(places, range) else places[chosen]
 
 

@@ -200,8 +200,9 @@ class EngineConfig(Section):
 
 
 class ReferenceConfig(Section):
-    """The model that the policy is held to: the one that training starts from, frozen. With adapters
-    (`model.lora_rank`) it is the policy's own model with adapters switched off, and takes no memory."""
+    """The model that the policy is held to: the one that training starts from, frozen unless it is told to follow the
+    policy. With adapters (`model.lora_rank`) it is the policy's own model with adapters switched off, and takes no
+    memory."""
 
     where: Literal["searcher", "learner"] = "searcher"
     """Which process has the reference model. With `searcher`, every Searcher has a copy and computes the reference's
@@ -214,6 +215,42 @@ class ReferenceConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the reference keeps its weights. `bfloat16` takes half the memory, and its log-probabilities are
     that much coarser."""
+    reset_period: int = Field(0, ge=0)
+    """Steps after which the reference becomes a copy of the policy as it is then, again and again; with 0 it never
+    does. It changes what is learned: the policy is held to its own recent past. Log-probabilities of the reference are
+    then computed at each training step, which takes a forward pass more, and `reference.where` must be `learner`."""
+    reset_optimizer: bool = False
+    """Whether AdamW forgets its moments of the policy's weights whenever the reference is reset
+    (`reference.reset_period`)."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Share of its own weights that the reference keeps after each step, such as 0.9; the rest is taken from the
+    policy. The reference is then the exponential mean of the policy's weights, or of its adapters. It changes what is
+    learned, and it costs as much as `reference.reset_period`. If empty, there is no such mean."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the reference follows the policy."""
+        return self.reset_period > 0 or self.ema is not None
+
+    @model_validator(mode="after")
+    def _check(self) -> ReferenceConfig:
+        setting = "reference.reset_period" if self.reset_period else "reference.ema"
+        if self.reset_period and self.ema is not None:
+            raise ValueError("reference.reset_period and reference.ema both move the reference: choose one of them")
+        if self.reset_optimizer and not self.reset_period:
+            raise ValueError(
+                "reference.reset_optimizer needs reference.reset_period: say how often the reference is reset"
+            )
+        if self.moves and self.where != "learner":
+            raise ValueError(
+                f"{setting} needs reference.where = 'learner': the reference changes with the policy there"
+            )
+        if self.moves and (self.device != "auto" or self.dtype != "float32"):
+            raise ValueError(
+                f"{setting} keeps the reference beside the policy, in float32: leave reference.device and "
+                "reference.dtype out"
+            )
+        return self
 
 
 class SearcherConfig(Section):
@@ -282,6 +319,16 @@ class TrainerConfig(Section):
     max_staleness: int | None = Field(None, ge=0)
     """Largest age of training data, in steps. Older trajectories are dropped from the buffer, and the Trainer waits
     when too few are left. If empty, there is no limit."""
+    early_syncs: bool = False
+    """Whether there are more syncs at the beginning of a run: after steps 1, 2, 4, 8 and so on, until there is one
+    every `trainer.sync_period` steps. If false, all steps up to the first sync are made on data of the first
+    weights."""
+    staleness: int | None = Field(None, ge=0)
+    """Age of all training data, in steps, if it is to be exact, as in studies. Every trajectory is then drawn at that
+    age, or, in the first steps, at the age of the first weights. Each version of the weights makes the groups of one
+    step, which are used once; the first version makes those of `trainer.staleness` + 1 steps.
+    `trainer.sync_period`, `trainer.early_syncs`, `trainer.initial_groups` and the section `buffer` have no effect then.
+    If empty, data are drawn from the buffer at whatever age they have."""
     initial_groups: int | None = Field(None, ge=1)
     """Groups that are collected before the first step. If empty, `trainer.num_groups` are."""
     learning_rate: float = Field(1e-6, gt=0)
@@ -289,7 +336,8 @@ class TrainerConfig(Section):
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = "constant"
     """How the learning rate changes after the warm-up."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises linearly from 0 to its peak."""
+    """Steps before the learning rate has its peak. It rises linearly: of W such steps the first has 1/(W + 1) of the
+    peak and the last W/(W + 1)."""
     decay_steps: int | None = Field(None, ge=1)
     """Steps over which the schedule `warmup_stable_decay` decays at its end. If empty, a fifth of
     `trainer.num_steps`."""
@@ -309,7 +357,30 @@ class TrainerConfig(Section):
 
     @property
     def staleness_limit(self) -> int | None:
+        if self.staleness is not None:
+            return self.staleness
         return 0 if self.synchronous else self.max_staleness
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether Searchers make a certain number of groups of each version of the weights, then wait for the next."""
+        return self.synchronous or self.staleness is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether Searchers and the Trainer never work at the same time."""
+        return self.staleness_limit == 0 and self.has_budgets
+
+    def syncs_after(self, step: int) -> bool:
+        """Whether there is a sync once this step is made; so the weights of this step are published."""
+        is_early = self.early_syncs and step < self.sync_period and step.bit_count() == 1
+        return self.staleness is not None or is_early or step % self.sync_period == 0
+
+    def steps_to_sync(self, step: int) -> int:
+        """Steps from a sync after this step to the next."""
+        if self.early_syncs and step < self.sync_period:
+            return min(1 << step.bit_length(), self.sync_period) - step
+        return self.sync_period
 
     @property
     def first_fill(self) -> int:
@@ -321,6 +392,10 @@ class TrainerConfig(Section):
             raise ValueError("trainer.synchronous needs trainer.sync_period = 1: every step waits for its own groups")
         if self.synchronous and self.max_staleness not in (None, 0):
             raise ValueError("trainer.synchronous means staleness 0: leave trainer.max_staleness out")
+        if self.staleness is not None and self.synchronous:
+            raise ValueError("trainer.synchronous means trainer.staleness = 0: leave one of the two out")
+        if self.staleness is not None and self.max_staleness is not None:
+            raise ValueError("trainer.staleness is the age of all data: leave trainer.max_staleness out")
         if self.max_staleness is not None and self.max_staleness < self.sync_period - 1:
             raise ValueError(
                 f"trainer.max_staleness = {self.max_staleness} cannot be kept with sync_period = {self.sync_period}: "
@@ -436,7 +511,7 @@ class Config(Section):
             raise ValueError(
                 "reference.device cannot be chosen with model.lora_rank: the reference is the engine's own base model"
             )
-        if self.model.lora_rank and reference.dtype != engine.dtype:
+        if self.model.lora_rank and not reference.moves and reference.dtype != engine.dtype:
             raise ValueError(
                 f"reference.dtype = {reference.dtype!r} differs from engine.dtype = {engine.dtype!r}: with "
                 "model.lora_rank they are one model, so set both alike"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tba.build import build_searcher, build_trainer
+from tba.build import build_searcher, build_staleness, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
@@ -29,12 +29,21 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
     started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
     names = [SearcherName(index) for index in range(config.searcher.num_searchers)]
+    staleness = build_staleness(config, checkpoint, repeatable=True)
     searchers: list[Searcher] = []
     try:
         for name in names:
-            activity = Activity(run, name.process)
             searchers.append(
-                build_searcher(config, run, name, weights=weights, groups=groups, activity=activity, taking_turns=True)
+                build_searcher(
+                    config,
+                    run,
+                    name,
+                    weights=weights,
+                    groups=groups,
+                    activity=Activity(run, name.process),
+                    taking_turns=True,
+                    staleness=staleness,
+                )
             )
         trainer = build_trainer(
             config,

@@ -113,7 +113,7 @@ class LocalWorkers:
         if self._config.run.num_threads:
             return self._config.run.num_threads
         num_searchers = self._config.searcher.num_searchers
-        if self._config.trainer.synchronous:
+        if self._config.trainer.takes_turns:
             return num_cores() if name == TRAINER else max(1, num_cores() // num_searchers)
         return max(1, num_cores() // (1 + num_searchers))
 
@@ -158,8 +158,9 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
             groups = SocketGroupSender(given.meeting, given.key, parent_alive, activity.quiet)
         with activity(STARTING, "loads the models"), activity.quiet():
             import_torch(given.num_threads)
-            from tba.build import build_searcher
+            from tba.build import build_searcher, build_staleness
 
+            checkpoint = Checkpoint(given.checkpoint) if given.checkpoint else None
             searcher = build_searcher(
                 given.config,
                 given.run,
@@ -167,7 +168,8 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
                 weights=SharedWeightSubscriber(given.meeting, parent_alive),
                 groups=groups,
                 activity=activity,
-                taking_turns=given.config.trainer.synchronous,
+                taking_turns=given.config.trainer.has_budgets,
+                staleness=build_staleness(given.config, checkpoint, repeatable=False),
             )
         searcher.run()
         searcher.scorer.close()

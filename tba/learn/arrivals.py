@@ -47,10 +47,12 @@ class Arrivals:
 
     def _group(self, group: ScoredGroup, views: Sequence[TokenLogprobs]) -> Group:
         if group.on_policy:
-            self._log_ratios[group.source] += [
+            ratios = [
                 scored.response.logprob - float(view.sum(dtype=np.float64))
                 for scored, view in zip(group.responses, views, strict=True)
             ]
+            # A reference that moves has not read them, and there is no estimate.
+            self._log_ratios[group.source] += [ratio for ratio in ratios if not np.isnan(ratio)]
         trajectories = tuple(scored.trajectory(view) for scored, view in zip(group.responses, views, strict=True))
         return Group(group.prompt, trajectories, group.source, group.serial)
 

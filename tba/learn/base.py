@@ -46,7 +46,9 @@ class Learner(Protocol):
         ...
 
     def reference_logprobs(self, answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> list[list[TokenLogprobs]]:
-        """What the reference makes of each token of these responses. Only where `reference.where` is `learner`."""
+        """What the reference makes of each token of these responses. Only where `reference.where` is `learner`.
+
+        NaN if the reference moves: it reads responses when they are trained on, as it is then."""
         ...
 
     def weights(self) -> Mapping[str, NDArray[np.uint8]]:

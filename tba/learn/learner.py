@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tba.learn.base import Floats, StepResult
 from tba.learn.evidence import Gap, Pass, gap_of, totals_of
+from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
 from tba.objectives import Loss, Objective
 from tba.policy.batch import Answered, Batch, collate, micro_batches
@@ -26,11 +28,11 @@ from tba.policy.devices import as_tensor
 from tba.policy.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
 from tba.policy.policy import Logprobs, Policy, Reference, copy_weights, export_weights, load_model
 from tba.runs.activity import Activity
-from tba.types import Group, TokenLogprobs
+from tba.types import Group, TbaError, TokenLogprobs
 
 MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"
 """What it saves, below the folder of a checkpoint."""
-_ADAPTER = "adapter"
+_ADAPTER, _REFERENCE = "adapter", "reference"
 
 
 class LocalLearner:
@@ -47,9 +49,12 @@ class LocalLearner:
         max_grad_norm: float,
         activity: Activity,
         reference: Callable[[], Reference] | None = None,
+        moving_reference: MovingReference | None = None,
+        reset_optimizer: bool = False,
     ) -> None:
         """`max_tokens` go through a forward and backward pass at once. `reference` loads the reference model when it is
-        first asked for: a replay, whose data have been read by it, never does. None: Searchers have it."""
+        first asked for: a replay, whose data have been read by it, never does. None: Searchers have it, or it is a
+        `moving_reference`. With `reset_optimizer` the optimizer begins anew when that is reset."""
         self.policy = policy
         self.objective = objective
         self._tokenizer = tokenizer
@@ -58,6 +63,8 @@ class LocalLearner:
         self._max_grad_norm = max_grad_norm
         self._activity = activity
         self._reference = None if reference is None else cache(reference)
+        self._moving_reference = moving_reference
+        self._reset_optimizer = reset_optimizer
 
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
         plan = list(micro_batches(groups, self._max_tokens))
@@ -68,6 +75,9 @@ class LocalLearner:
             for numbers in plan:
                 with self._activity("collate"):
                     batch = collate([groups[i] for i in numbers], self._max_tokens, self.policy.model.dtype, device)
+                if self._moving_reference is not None:
+                    with self._activity("reference"):
+                        batch = replace(batch, reference_J=self._moving_reference.logprobs(batch))
                 yield Pass(batch, as_tensor(age_GK[numbers], device), step, totals)
 
         if self.objective.wants_first_look:
@@ -82,6 +92,8 @@ class LocalLearner:
         with self._activity("optimize"):
             learning_rate = self._optimization.learning_rate
             grad_norm, updated = self._update()
+            if self._moving_reference is not None and self._moving_reference.follow(step) and self._reset_optimizer:
+                self._optimization.forget_moments()
         given = np.argsort([number for numbers in plan for number in numbers])
 
         def of_all(arrays: Iterable[Tensor]) -> Floats:
@@ -103,6 +115,8 @@ class LocalLearner:
         )
 
     def reference_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
+        if self._moving_reference is not None:
+            return [[np.full(len(r), np.nan, np.float32) for r in responses] for _, responses in answered]
         assert self._reference is not None, "the Searchers have the reference"
         return self._reference().token_logprobs(answered)
 
@@ -124,11 +138,24 @@ class LocalLearner:
             restore_adapters(model, _take(_ADAPTER, tensors))
         else:
             copy_weights(load_model(str(folder / MODEL)), model)
+        self._load_reference(_take(_REFERENCE, tensors))
         for name, module in self.objective.modules.items():
             module.load_state_dict(_take(name, tensors))
         state = _state(folder)
         self.objective.restore(state.get("objective", {}))
         self._optimization.restore(tensors, state["schedule"])
+
+    def _load_reference(self, tensors: Mapping[str, Tensor]) -> None:
+        """Without tensors, the reference has not moved so far: it is the model that training started from."""
+        if not tensors:
+            return
+        if self._moving_reference is None:
+            # What was merged has not been read by any reference, so a reference that stays has no use for it.
+            raise TbaError(
+                "the reference of this run follows the policy, which cannot be changed at a resume: "
+                "keep reference.reset_period or reference.ema"
+            )
+        self._moving_reference.restore(tensors)
 
     def _accumulate(self, one: Pass) -> tuple[Loss, Gap]:
         """Add the gradient of these groups. Each group is compared as a whole, in however many parts it is computed."""
@@ -165,11 +192,14 @@ class LocalLearner:
         return norm, finite
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What the saved model does not hold exactly: the optimizer's state, adapters, what the objective learns."""
+        """What the saved model does not hold exactly: the optimizer's state, adapters, what the objective learns, and
+        the reference if it moves."""
         parts: dict[str, Mapping[str, Tensor]] = {
             name: module.state_dict() for name, module in self.objective.modules.items()
         }
         parts[_ADAPTER] = adapter_tensors(self.policy.model)
+        if self._moving_reference is not None:
+            parts[_REFERENCE] = self._moving_reference.tensors()
         named = {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         return {**self._optimization.tensors(), **named}
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
 from tba.config.settings import TrainerConfig
+from tba.policy.devices import CPU
 
 
 class Optimization:
@@ -58,6 +60,11 @@ class Optimization:
     def zero_grad(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
 
+    def forget_moments(self) -> None:
+        """Those of the policy; its learning rate and what the objective learns go on as they are."""
+        for parameter in self.parameters:
+            self._optimizer.state.pop(parameter, None)
+
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's state by parameter name, for safetensors."""
         return {
@@ -79,15 +86,22 @@ class Optimization:
             group["lr"] = rate
 
 
-def _schedule(optimizer: torch.optim.Optimizer, config: TrainerConfig) -> Any:
+def _schedule(optimizer: torch.optim.Optimizer, config: TrainerConfig) -> LambdaLR:
+    """transformers' schedules but for the warm-up, whose first step would have the rate 0 there: of W steps of warm-up
+    the i-th has i / (W + 1) of the peak, and the next the peak itself."""
     specific = {}
     if config.schedule == "warmup_stable_decay":
         specific = {"num_decay_steps": config.decay_steps or max(1, config.num_steps // 5)}
-    name = "constant_with_warmup" if config.schedule == "constant" else config.schedule
-    return get_scheduler(
-        name,
-        optimizer,
+    shape = get_scheduler(
+        "constant_with_warmup" if config.schedule == "constant" else config.schedule,
+        torch.optim.SGD([torch.zeros(1, device=CPU)], lr=1.0),  # stands in for the optimizer, and is never stepped
         num_warmup_steps=config.warmup_steps,
         num_training_steps=config.num_steps,
         scheduler_specific_kwargs=specific,
-    )
+    ).lr_lambdas[0]
+
+    def share_of_peak(num_made: int) -> float:
+        warmup = config.warmup_steps
+        return (num_made + 1) / (warmup + 1) if num_made < warmup else float(shape(num_made))
+
+    return LambdaLR(optimizer, share_of_peak)

@@ -16,14 +16,16 @@ import numpy as np
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
-from tba.buffer.sampling import Draw, draw
+from tba.buffer.sampling import Draw, draw, draw_each_once
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
 from tba.learn.checkpoint import Checkpoint, save_checkpoint
 from tba.learn.epochs import Epochs
+from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_metrics import step_metrics
+from tba.learn.step_queue import StepQueue
 from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
 from tba.runs.metrics import Metrics, costs
 from tba.runs.summary import write_summary
@@ -62,13 +64,16 @@ class Trainer:
         seed: int,
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
+        staleness: ExactStaleness | None = None,
     ) -> None:
         """`stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`: for how long the last
-        reports of Searchers are waited for."""
+        reports of Searchers are waited for. `staleness`: all data are to have one age, and wait for their step in a
+        queue; nothing is drawn from the buffer then."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
         self.buffer = buffer
+        self.queue = None if staleness is None else StepQueue(staleness)
         self.log = log
         self.draws = draws
         self.epochs = epochs
@@ -138,7 +143,7 @@ class Trainer:
             if self.lacks_groups:
                 return True
             self.make_step()
-            if self.step % self.config.sync_period == 0:
+            if self.config.syncs_after(self.step):
                 self.sync()
                 return True
         return False
@@ -148,7 +153,7 @@ class Trainer:
         if not self.lacks_groups:
             return
         doing = ("wait", f"for groups that are at most {self.config.staleness_limit} steps old")
-        if self._num_merged < self.config.first_fill:
+        if self._num_merged < self.config.first_fill and self.queue is None:
             doing = ("fill", f"waits for the first {self.config.first_fill} groups")
         with self.activity(*doing):
             while self.lacks_groups and not self.stop_requested:
@@ -162,8 +167,10 @@ class Trainer:
         self.record(drawn, metrics, time.monotonic() - started)
 
     def draw(self) -> Draw:
-        """Groups for one step, from the buffer as it is."""
+        """Groups for one step, from the buffer or the queue as it is."""
         with self.activity("draw"):
+            if self.queue is not None:
+                return draw_each_once(self.queue.take(self.version), self.config.group_size, self.rng)
             return draw(
                 self.buffer,
                 num_groups=self.config.num_groups,
@@ -196,6 +203,7 @@ class Trainer:
     def sync(self) -> None:
         """Merge what the Searchers have collected, then publish."""
         self.merge()
+        self._wait_until_explored()
         self.publish()
         self._tell_if_no_groups_come()
 
@@ -224,6 +232,8 @@ class Trainer:
                 "buffer/duplicates": self.buffer.num_duplicates,
                 "buffer/evicted": self.buffer.num_evicted,
             }
+            if self.queue is not None:
+                held = {"buffer/size": len(self.queue), "buffer/evicted": self.queue.num_dropped}
             self.metrics.write("train", self.step, {**metrics, **held, **costs(seconds, self.activity.seconds())})
 
     @property
@@ -254,6 +264,7 @@ class Trainer:
                 "draw_state": self.buffer.draw_state(),
                 "rng": self.rng.bit_generator.state,
                 "searchers": list(searchers),
+                **({} if self.queue is None else {"queue": self.queue.state()}),
             }
             checkpoint = save_checkpoint(
                 self.run_path,
@@ -289,17 +300,31 @@ class Trainer:
             self.epochs.write(self.run_path)
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
+        if self.queue is not None:
+            self._refill_queue(self.queue, state)
+        else:
+            self._refill_buffer(state)
+        self._last_new_group = self.step
+        resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
+        self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
+
+    def _refill_buffer(self, state: Mapping[str, Any]) -> None:
         for groups in self.log.read(stop=state["log_position"]):
             self._add_to_buffer(groups)
         limit = self.config.staleness_limit
         if limit is not None:
             self._evict_stale(limit)
-        self.buffer.restore_draw_state(state["draw_state"])
+        if "queue" not in state:
+            self.buffer.restore_draw_state(state["draw_state"])
         for groups in self.log.read(start=state["log_position"]):
             self._add_to_buffer(groups)
-        self._last_new_group = self.step
-        resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
-        self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
+
+    def _refill_queue(self, queue: StepQueue, state: Mapping[str, Any]) -> None:
+        """Of all that was merged, what waited for its step at the checkpoint; nothing if ages begin anew there."""
+        begins_anew = queue.schedule.first == self.step
+        waiting = set() if begins_anew else {row for _, row in state["queue"]["waiting"]}
+        for groups in self.log.read():
+            queue.extend(groups, waiting)
 
     def conclude(self, searchers: Sequence[Mapping[str, Any]] = ()) -> None:
         """Save, as `save` does, publish the last weights, and tell the Searchers that no others follow."""
@@ -334,12 +359,15 @@ class Trainer:
             raise TbaError(f"no space left at step {self.step}: free some, then {resume}") from error
 
     def _must_end(self) -> bool:
-        stopping = self.stop_requested and (not self.stop_at_sync or self.step % self.config.sync_period == 0)
+        stopping = self.stop_requested and (not self.stop_at_sync or self.config.syncs_after(self.step))
         return self.finished or stopping
 
     def _has_enough(self) -> bool:
         """Drop what is too old, and see whether there is enough to draw from: the buffer was filled once, and, under a
-        staleness limit, as many groups as a step draws have come that are fresh."""
+        staleness limit, as many groups as a step draws have come that are fresh. Or, if all data are to have one age,
+        whether the groups of the next step have come."""
+        if self.queue is not None:
+            return self.queue.has_groups_for(self.version)
         if self._num_merged < self.config.first_fill:
             return False
         limit = self.config.staleness_limit
@@ -347,6 +375,16 @@ class Trainer:
             return True
         self._evict_stale(limit)
         return self._num_fresh(limit) >= self.config.num_groups
+
+    def _wait_until_explored(self) -> None:
+        """If all data are to have one age: until the version that is published has made all its groups. Searchers see
+        the newest version only, so one that is replaced too early might never make them."""
+        published = Version(self.epoch, self._published)
+        if self.queue is None or self.queue.is_explored(published):
+            return
+        with self.activity("wait", f"for the groups of version {published}"):
+            while not self.queue.is_explored(published) and not self.stop_requested:
+                self.merge(wait=True)
 
     def _num_fresh(self, limit: int) -> int:
         for version in [v for v in self._groups_by_version if self.epochs.age(v, self.version) > limit]:
@@ -357,6 +395,9 @@ class Trainer:
         self.buffer.evict_outside(self.epochs.fresh(self.version, limit))
 
     def _add_to_buffer(self, groups: Sequence[Group]) -> None:
+        if self.queue is not None:
+            self.queue.extend(groups)
+            return
         self.buffer.extend(groups)
         self._num_merged += len(groups)
         for group in groups:

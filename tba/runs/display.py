@@ -147,7 +147,7 @@ def panel(progress: RunProgress, starting: str = "", silent: Sequence[Text] = ()
 
 
 def title(config: Config) -> str:
-    how = "synchronous" if config.trainer.synchronous else "asynchronous"
+    how = "synchronous" if config.trainer.takes_turns else "asynchronous"
     return (
         f"{config.model.path} on {config.task.kind} · {how} · {config.searcher.num_searchers} "
         f"searcher{'s' if config.searcher.num_searchers > 1 else ''} + trainer ({config.run.launcher})"

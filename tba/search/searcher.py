@@ -72,8 +72,8 @@ class Searcher:
     It keeps the engine full: `prompts_per_batch` × `num_responses` responses run at a time. A group goes to the scorer
     with its last token, and up with its scores, whatever became of those that began before it.
 
-    `budget` is the number of groups to hand up per version of the weights, then it waits for the next: that is
-    synchronous mode. There groups are handed up in the order they were asked for, so nothing depends on the clock.
+    `budget` is the number of groups to hand up of each version of the weights, after which it waits for the next: in
+    synchronous mode, for one. There groups go up in the order they were asked for, so nothing depends on the clock.
     Without a budget it waits for nobody. Without a `reference` it hands groups up unread: the Learner has it then.
     """
 
@@ -93,7 +93,7 @@ class Searcher:
         activity: Activity,
         skip_equal_rewards: bool = False,
         in_flight_updates: bool = False,
-        budget: int | None = None,
+        budget: Callable[[Version], int] | None = None,
         evaluate: Callable[[], Mapping[str, Any]] | None = None,
         evaluation_period: int = 0,
         skipped: Mapping[str, int] | None = None,
@@ -137,7 +137,7 @@ class Searcher:
         self.begin()
         while not self.weights.closed:
             self.take_weights()
-            if self.budget is not None and self._handed_up >= self.budget:
+            if self.budget is not None and self._num_owed() <= 0:
                 with self.activity("wait", "for the Trainer's next weights"):
                     time.sleep(_POLL_SECONDS)
             else:
@@ -159,7 +159,7 @@ class Searcher:
         """
         self._handed_up = 0
         self.take_weights()
-        while self.budget is not None and self._handed_up < self.budget:
+        while self.budget is not None and self._num_owed() > 0:
             self.search()
         self._report(now=True)
 
@@ -174,7 +174,7 @@ class Searcher:
     def search(self) -> None:
         """Explore on: with a budget until what is left of it is done, else until a group is complete or scored."""
         if self.budget is not None:
-            self._search_all(self.budget - self._handed_up)
+            self._search_all(self._num_owed())
             return
         self._keep_engine_full()
         with self._generating():
@@ -182,6 +182,11 @@ class Searcher:
         self._submit_for_scores(finished)
         self._hand_up_scored()
         self._tell_of_slow_rewards()
+
+    def _num_owed(self) -> int:
+        """Groups of this version that are left to be made."""
+        assert self.budget is not None
+        return self.budget(self.engine.version) - self._handed_up
 
     def _search_all(self, count: int) -> None:
         """As many groups to the end, handed up in the order they were asked for."""

@@ -12,10 +12,11 @@ from tba.build import (
     _beat_at_every_pass,
     _engine,
     _reference_model,
-    _share_of_a_period,
+    _share_of_versions,
     build_learner,
     build_reference,
     build_scorer,
+    build_staleness,
     build_task,
 )
 from tba.config.settings import Config, load_config
@@ -27,7 +28,7 @@ from tba.policy.policy import Policy, Reference, load_model, load_tokenizer
 from tba.runs.activity import Activity
 from tba.tasks.encoding import encoder
 from tba.testing import make_group, make_response
-from tba.types import Prompt, TbaError
+from tba.types import Prompt, TbaError, Version
 
 
 def custom(tmp_path: Path, rows: list[dict[str, Any]], **sections: Any) -> Config:
@@ -82,8 +83,17 @@ def test_an_answer_longer_than_the_context_is_an_error() -> None:
 @pytest.mark.parametrize(("num_searchers", "sync_period"), [(1, 1), (2, 1), (3, 2), (5, 3)])
 def test_shares_of_a_period_add_up_to_what_is_drawn(num_searchers: int, sync_period: int) -> None:
     config = Config.embedded(searcher={"num_searchers": num_searchers}, trainer={"sync_period": sync_period})
-    shares = [_share_of_a_period(config, index) for index in range(num_searchers)]
+    shares = [_share_of_versions(config, index, None)(Version(0, 6)) for index in range(num_searchers)]
     assert sum(shares) == config.trainer.num_groups * sync_period
+    assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize(("version", "num_steps"), [(0, 4), (1, 1), (7, 0)])
+def test_shares_of_exact_ages_are_of_the_steps_that_a_version_is_for(version: int, num_steps: int) -> None:
+    config = Config.embedded(searcher={"num_searchers": 3}, trainer={"staleness": 3, "num_steps": 10})
+    schedule = build_staleness(config, None, repeatable=True)
+    shares = [_share_of_versions(config, index, schedule)(Version(0, version)) for index in range(3)]
+    assert sum(shares) == config.trainer.num_groups * num_steps
     assert max(shares) - min(shares) <= 1
 
 

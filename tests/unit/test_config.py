@@ -198,6 +198,33 @@ def test_rewards_may_be_given_by_name(line: str, functions: tuple[str, ...], wei
             "--trainer.max-staleness 3 --trainer.sync-period 5",
             "trainer.max_staleness = 3 cannot be kept with sync_period = 5: use at least 4, or a smaller sync_period",
         ),
+        (
+            "--trainer.synchronous --trainer.sync-period 1 --trainer.staleness 0",
+            "trainer.synchronous means trainer.staleness = 0: leave one of the two out",
+        ),
+        (
+            "--trainer.staleness 3 --trainer.max-staleness 3",
+            "trainer.staleness is the age of all data: leave trainer.max_staleness out",
+        ),
+        ("--trainer.staleness -1", "trainer.staleness = '-1': input should be greater than or equal to 0"),
+        (
+            "--reference.reset-period 5",
+            "reference.reset_period needs reference.where = 'learner': the reference changes with the policy there",
+        ),
+        ("--reference.ema 0.9", "reference.ema needs reference.where = 'learner'"),
+        ("--reference.ema 1 --reference.where learner", "reference.ema = '1': input should be less than 1"),
+        (
+            "--reference.ema 0.9 --reference.reset-period 5 --reference.where learner",
+            "reference.reset_period and reference.ema both move the reference: choose one of them",
+        ),
+        (
+            "--reference.reset-optimizer --reference.ema 0.9 --reference.where learner",
+            "reference.reset_optimizer needs reference.reset_period: say how often the reference is reset",
+        ),
+        (
+            "--reference.ema 0.9 --reference.where learner --reference.dtype bfloat16",
+            "reference.ema keeps the reference beside the policy, in float32: leave reference.device and",
+        ),
         ("--trainer.warmup-steps 301", "trainer.warmup_steps + decay_steps exceed trainer.num_steps"),
         ("--objective.beta-schedule linear", "objective.beta_final is missing: beta_schedule = 'linear' needs it"),
         ("--reward a:b --reward.weights 1,2", "reward.weights has 2 numbers for 1 reward.functions"),

@@ -35,11 +35,11 @@ def step(model: PreTrainedModel, optimization: Optimization, seed: int) -> None:
 
 def rates(**settings: Any) -> list[float]:
     """The learning rate of each step of a run."""
-    config = TrainerConfig(num_steps=NUM_STEPS, learning_rate=0.1, **settings)
+    config = TrainerConfig(**{"num_steps": NUM_STEPS, "learning_rate": 0.1, **settings})
     trained = model()
     optimization = Optimization(trained, config)
     found = []
-    for i in range(NUM_STEPS):
+    for i in range(config.num_steps):
         found.append(optimization.learning_rate)
         step(trained, optimization, i)
     return found
@@ -50,7 +50,17 @@ def test_the_constant_schedule_keeps_its_rate() -> None:
 
 
 def test_warm_up_rises_in_equal_steps() -> None:
-    assert rates(warmup_steps=4) == pytest.approx([0.0, 0.025, 0.05, 0.075] + [0.1] * 16)
+    """From the first on, which moves the weights too, to the peak."""
+    assert rates(warmup_steps=4) == pytest.approx([0.02, 0.04, 0.06, 0.08] + [0.1] * 16)
+    assert rates(warmup_steps=1) == pytest.approx([0.05] + [0.1] * 19)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "warmup_stable_decay"])
+def test_what_follows_the_warm_up_does_not_depend_on_how_it_rises(schedule: str) -> None:
+    """After W steps of warm-up a schedule is the one of a run that is W steps shorter and has none."""
+    decay = {"decay_steps": 6} if schedule == "warmup_stable_decay" else {}
+    shorter = rates(schedule=schedule, num_steps=NUM_STEPS - 4, **decay)
+    assert rates(schedule=schedule, warmup_steps=4, **decay)[4:] == pytest.approx(shorter)
 
 
 def test_the_linear_schedule_falls_in_equal_steps() -> None:
@@ -72,7 +82,7 @@ def test_the_cosine_schedule_is_half_way_down_at_half_time() -> None:
 
 def test_warmup_stable_decay_has_its_three_parts() -> None:
     found = rates(schedule="warmup_stable_decay", warmup_steps=4, decay_steps=6)
-    assert found[:5] == pytest.approx([0.0, 0.025, 0.05, 0.075, 0.1])
+    assert found[:5] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
     assert found[4:15] == pytest.approx([0.1] * 11)
     assert found[14:] == sorted(found[14:], reverse=True)
     assert 0 < found[-1] < 0.02

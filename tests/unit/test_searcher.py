@@ -195,7 +195,7 @@ def test_with_a_budget_groups_go_up_in_the_order_they_were_asked_for() -> None:
     engine = Reversed()
     sent = Sent(engine)
     engine.finished_at = {problem.prompt.id: 0 for problem in PROBLEMS}
-    searcher = searcher_of(engine, sent, Slow(), budget=7)
+    searcher = searcher_of(engine, sent, Slow(), budget=lambda version: 7)
     searcher.run_round()
     assert [group.prompt.id for group in sent.groups] == [request.prompt.id for request in engine.requests]
     assert len(sent.groups) == 7
@@ -212,7 +212,9 @@ def test_no_run_of_equal_rewards_is_longer_than_a_batch() -> None:
 
     engine = Counting()
     sent = Sent(engine)
-    searcher = searcher_of(engine, sent, Equal(), budget=10, prompts_per_batch=4, skip_equal_rewards=True)
+    searcher = searcher_of(
+        engine, sent, Equal(), budget=lambda version: 10, prompts_per_batch=4, skip_equal_rewards=True
+    )
     searcher.run_round()
     asked = [request.prompt.id for request in engine.requests]
     places = [asked.index(group.prompt.id) for group in sent.groups]
@@ -249,7 +251,7 @@ def test_newer_weights_wait_for_responses_that_run_unless_they_may_change_in_fli
 def test_requests_have_temperatures_of_their_own() -> None:
     engine = Counting()
     sent = Sent(engine)
-    searcher = searcher_of(engine, sent, Slow(), budget=40)
+    searcher = searcher_of(engine, sent, Slow(), budget=lambda version: 40)
     searcher.exploration = Exploration(0.5, 0.7, 2.0, [1])
     searcher.run_round()
     temperatures = [request.temperature for request in engine.requests]

@@ -17,6 +17,7 @@ from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.epochs import Epochs
+from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
 from tba.learn.optimization import Optimization
 from tba.learn.trainer import Trainer
@@ -90,6 +91,7 @@ def trainer_in(
 ) -> Trainer:
     run.mkdir(exist_ok=True)
     settings = {"num_groups": 2, "group_size": GROUP_SIZE, **settings}
+    config = TrainerConfig(learning_rate=1e-2, **settings)
     return Trainer(
         run=run,
         learner=learner_in(run, folder, attention=attention, objective=objective, **settings),
@@ -101,10 +103,13 @@ def trainer_in(
         groups=InlineGroups(),
         metrics=Metrics(run),
         activity=Activity(run, "trainer"),
-        config=TrainerConfig(learning_rate=1e-2, **settings),
+        config=config,
         buffer_config=BufferConfig(),
         checkpoint_config=CheckpointConfig(period=0),
         seed=0,
+        staleness=None
+        if config.staleness is None
+        else ExactStaleness(config.staleness, config.num_groups, config.num_steps),
     )
 
 
