@@ -22,7 +22,7 @@ def child(path: str) -> None:
 def launcher(folder: str) -> None:
     """One child as it is, one with another environment, one as the first again, one where there is a GPU."""
     nursery.PRELOADED = PRELOADED
-    before = dict(os.environ)
+    before = dict(os.environ), signal.getsignal(signal.SIGINT)
     run(folder, "first")
     os.environ["TBA_SOMETHING"] = "else"
     run(folder, "other environment")
@@ -30,7 +30,7 @@ def launcher(folder: str) -> None:
     run(folder, "again")
     nursery.GPU_FILES = (__file__,)
     run(folder, "gpu")
-    changed = dict(os.environ) != before or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    changed = (dict(os.environ), signal.getsignal(signal.SIGINT)) != before
     Path(folder, "launcher").write_text(json.dumps(changed), "utf-8")
 
 
