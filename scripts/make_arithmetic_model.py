@@ -35,7 +35,7 @@ from transformers import (
 )
 
 from tba.tasks import arithmetic
-from tba.tasks.arithmetic import LEVELS, Chain
+from tba.tasks.chains import LEVELS, Chain
 
 OUT = Path(__file__).parent.parent / "tba" / "models" / "arithmetic"
 SPECIAL = ("<pad>", "<bos>", "<eos>")

@@ -14,6 +14,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba train [CONFIG.toml] [--section.key value …]   train a model; with no arguments, run the demo
   tba train --resume RUN                            continue a run from its newest checkpoint
   tba replay RUN [--objective.key value …]          repeat the training of a run on its recorded data
+  tba sweep SPACE.toml [--dry-run]                  tune settings: every combination, several seeds
   tba eval MODEL [--task NAME] [--section.key …]    evaluate a model: greedy pass@1, sampled pass@k
   tba status RUN                                    show what each process of a run is doing now
   tba compare RUN RUN … [--plot FILE.png]           show summaries of runs side by side, draw a plot
@@ -99,6 +100,17 @@ def _replay(rest: Arguments) -> int:
 
     finished = replay_run(Path(run), parse_overrides(rest), int(steps) if steps else None)[1]
     return 0 if finished else 130
+
+
+def _sweep(rest: Arguments) -> int:
+    dry_run = _take_flag(rest, "--dry-run")
+    path = _take_positional(rest)
+    if path is None or rest:
+        raise TbaError("name one file with the space of settings: tba sweep SPACE.toml [--dry-run]")
+
+    from tba.sweep.search import run_sweep
+
+    return run_sweep(Path(path), dry_run=dry_run)
 
 
 def _eval(rest: Arguments) -> int:
@@ -200,6 +212,7 @@ def _fetch(rest: Arguments) -> int:
 COMMANDS = {
     "train": _train,
     "replay": _replay,
+    "sweep": _sweep,
     "eval": _eval,
     "status": _status,
     "compare": _compare,
@@ -235,6 +248,11 @@ def _help(name: str) -> None:
         print("\n  --steps N        replay the first N steps only; schedules do not change")
         print("\nsettings that a replay can change:\n")
         print(settings_text(is_changeable), end="")
+    if name == "sweep":
+        from tba.sweep.settings import settings_text as sweep_text
+
+        print("\n  --dry-run        print the combinations and start nothing")
+        print(f"\n{sweep_text()}", end="")
     if name == "train":
         print(
             "\n  --resume RUN     continue a run from its newest checkpoint, or from the checkpoint that is named"

@@ -27,6 +27,8 @@ class Purpose(IntEnum):
     """The first values of LoRA adapters."""
     RESAMPLING = 7
     """The bootstrap of an evaluation's confidence interval."""
+    SWEEP_ARMS = 8
+    """The combinations of settings that a random sweep tries."""
 
 
 def generator(purpose: Purpose, seed: int, *numbers: int) -> np.random.Generator:

@@ -152,8 +152,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "types",
         ),
     ),
+    # Its runs are processes of the command line, so it stands on what reads them and not on what makes them.
+    "sweep": ("config", "launch.preflight", "learn.checkpoint", "runs", "seeds", "types"),
     "api": ("launch", "config.settings", "learn.checkpoint", "runs", "tasks", "types"),
-    "cli": ("", "api", "config", "fetch", "launch", "runs", "supervised", "types"),
+    "cli": ("", "api", "config", "fetch", "launch", "runs", "supervised", "sweep", "types"),
     "": ("api", "config.settings", "objectives", "types"),
 }
 """By room or module, the more exact name first: what it may import beside its own room, also within functions."""
@@ -266,7 +268,7 @@ def test_the_root_is_small_and_no_room_has_the_name_of_something_public() -> Non
 
 LIGHT = (
     *("api", "cli", "extras", "fetch", "seeds", "types"),
-    *("buffer", "channels", "config", "rewards", "runs", "search.prompts", "supervised", "tasks"),
+    *("buffer", "channels", "config", "rewards", "runs", "search.prompts", "supervised", "sweep", "tasks"),
     *("learn.arrivals", "learn.base", "learn.checkpoint", "learn.epochs", "learn.step_metrics", "learn.trainer"),
     *("launch.evaluation", "launch.gpus", "launch.local", "launch.meeting", "launch.precision", "launch.preflight"),
     *("launch.processes", "launch.replay", "launch.silence", "launch.supervise"),

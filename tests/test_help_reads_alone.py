@@ -9,6 +9,7 @@ import pytest
 from tba import cli
 from tba.config.help import sections
 from tba.supervised.options import KINDS
+from tba.sweep.settings import SweepSettings
 
 LEANING = (
     r"^(that|these|those|such|this|it|they)\b",
@@ -29,6 +30,9 @@ OPTIONS = {
     f"tba {command} --{name}": " ".join((field.description or "").split())
     for command, options in KINDS.items()
     for name, field in options.model_fields.items()
+}
+OPTIONS |= {
+    f"[sweep] {name}": " ".join((f.description or "").split()) for name, f in SweepSettings.model_fields.items()
 }
 TITLES = {title: about for title, about, _ in sections()}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from functools import reduce
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -539,10 +540,10 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any]) -> Config
     return parse_config(embedded_settings(), overrides)
 
 
-def parse_config(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:
-    """Merge and check; every fault becomes one line that names the setting."""
+def parse_config(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> Config:
+    """Merge and check, later layers over earlier ones; every fault becomes one line that names the setting."""
     try:
-        return Config.model_validate(_merge(base, overrides))
+        return Config.model_validate(reduce(_merge, layers, base))
     except ValidationError as error:
         from tba.config.help import setting_names
 

@@ -13,6 +13,9 @@ from tba.types import TbaError
 if TYPE_CHECKING:
     from tba.runs.compare import Point
 
+_MOST_CURVES = 10
+"""As many as there are colours."""
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -23,6 +26,17 @@ class Curves:
     """When, what came out, and its standard error."""
     searched: Sequence[tuple[float, float]]
     """When, and the mean reward of fresh responses."""
+
+
+@dataclass(frozen=True)
+class ArmCurves:
+    """An arm of a sweep."""
+
+    name: str
+    runs: Sequence[Sequence[tuple[float, float]]]
+    """Of each seed, the evaluations: step and value."""
+    values: Sequence[float]
+    """What each seed counts as."""
 
 
 def draw_front(points: Sequence[Point], front: Sequence[Point], path: Path) -> None:
@@ -65,6 +79,29 @@ def draw_curves(runs: Mapping[str, Curves], path: Path) -> None:
     _save(figure, panels, path)
 
 
+def draw_arms(arms: Sequence[ArmCurves], metric: str, path: Path) -> None:
+    """Arms of a sweep, best first: on the left the mean curve of each of the first ten, on the right every value."""
+    figure, (curves, values) = _figure(2)
+    for number, arm in enumerate(arms[:_MOST_CURVES]):
+        steps = [step for step, _ in arm.runs[0]] if arm.runs else []
+        means = [
+            sum(found) / len(found) for step in steps if (found := [v for run in arm.runs for s, v in run if s == step])
+        ]
+        curves.plot(steps, means, marker="o", markersize=3, color=f"C{number}", label=arm.name)
+        for run in arm.runs:
+            curves.plot([s for s, _ in run], [v for _, v in run], color=f"C{number}", alpha=0.25, linewidth=0.8)
+    curves.set_xlabel("step")
+    curves.set_ylabel(metric.replace("_", " "))
+    for number, arm in enumerate(arms):
+        color = f"C{number}" if number < _MOST_CURVES else "grey"
+        values.scatter(arm.values, [number] * len(arm.values), s=14, color=color)
+        values.scatter([sum(arm.values) / len(arm.values)], [number], marker="|", s=120, color=color)
+    values.set_yticks(range(len(arms)), [arm.name for arm in arms], fontsize=6)
+    values.invert_yaxis()
+    values.set_xlabel(f"{metric.replace('_', ' ')}, by seed and their mean")
+    _save(figure, [curves], path)
+
+
 def _draw_evaluations(runs: Mapping[str, Curves], axes: Any) -> None:
     """With a band of one standard error."""
     for number, (name, curves) in enumerate(runs.items()):
@@ -97,7 +134,7 @@ def _figure(num_panels: int) -> tuple[Any, Any]:
         # The figure itself, not pyplot: no window system, and nothing global.
         from matplotlib.figure import Figure
     except ImportError:
-        raise TbaError(f"--plot needs matplotlib: {install_hint('plots')}") from None
+        raise TbaError(f"a plot needs matplotlib: {install_hint('plots')}") from None
     figure = Figure(figsize=(4 + 3 * num_panels, 4.5), layout="constrained")
     return figure, figure.subplots(1, num_panels)
 
