@@ -19,7 +19,7 @@ from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
 from tba.learn.checkpoint import Checkpoint
 from tba.learn.trainer import Trainer
-from tba.runs.activity import TRAINER, Activity
+from tba.runs.activity import TRAINER, TURN, Activity
 from tba.search.searcher import Searcher
 from tba.types import SearcherName
 
@@ -32,7 +32,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
     searchers: list[Searcher] = []
     try:
         for name in names:
-            activity = Activity(run, name.process)
+            activity = Activity(run, name.process, between=TURN)
             searchers.append(
                 build_searcher(config, run, name, weights=weights, groups=groups, activity=activity, taking_turns=True)
             )

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tba.learn.base import Floats, StepResult
 from tba.learn.evidence import Gap, Pass, gap_of, totals_of
+from tba.learn.grad_sketch import GradSketch
 from tba.learn.optimization import Optimization
 from tba.objectives import Loss, Objective
 from tba.policy.batch import Answered, Batch, collate, micro_batches
@@ -30,7 +31,7 @@ from tba.types import Group, TokenLogprobs
 
 MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"
 """What it saves, below the folder of a checkpoint."""
-_ADAPTER = "adapter"
+_ADAPTER, _SKETCH = "adapter", "grad_sketch"
 
 
 class LocalLearner:
@@ -47,9 +48,11 @@ class LocalLearner:
         max_grad_norm: float,
         activity: Activity,
         reference: Callable[[], Reference] | None = None,
+        grad_cosine: bool = True,
     ) -> None:
         """`max_tokens` go through a forward and backward pass at once. `reference` loads the reference model when it is
-        first asked for: a replay, whose data have been read by it, never does. None: Searchers have it."""
+        first asked for: a replay, whose data have been read by it, never does. None: Searchers have it.
+        `grad_cosine`: whether to compare the gradients of consecutive steps."""
         self.policy = policy
         self.objective = objective
         self._tokenizer = tokenizer
@@ -58,6 +61,7 @@ class LocalLearner:
         self._max_grad_norm = max_grad_norm
         self._activity = activity
         self._reference = None if reference is None else cache(reference)
+        self._sketch = GradSketch(optimization.parameters) if grad_cosine else None
 
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
         plan = list(micro_batches(groups, self._max_tokens))
@@ -81,6 +85,7 @@ class LocalLearner:
                 gaps.append(gap)
         with self._activity("optimize"):
             learning_rate = self._optimization.learning_rate
+            grad_cosine = None if self._sketch is None else self._sketch.cosine()
             grad_norm, updated = self._update()
         given = np.argsort([number for numbers in plan for number in numbers])
 
@@ -97,7 +102,9 @@ class LocalLearner:
             advantage_GK=of_all(loss.advantage_GK for loss in losses),
             gap_GK=of_all(gap.mean_GK for gap in gaps),
             largest_gap_GK=of_all(gap.largest_GK for gap in gaps),
+            log_pi_mu_GK=of_all(gap.sum_GK for gap in gaps),
             metrics=self.objective.metrics(step, values),
+            grad_cosine=grad_cosine,
         )
 
     def reference_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
@@ -123,6 +130,9 @@ class LocalLearner:
             copy_weights(load_model(str(folder / MODEL)), model)
         for name, module in self.objective.modules.items():
             module.load_state_dict(_take(name, tensors))
+        sketch = _take(_SKETCH, tensors).get("last")
+        if self._sketch is not None:
+            self._sketch.restore(sketch)
         self._optimization.restore(tensors, _schedule_state(folder))
 
     def _accumulate(self, one: Pass) -> tuple[Loss, Gap]:
@@ -160,11 +170,14 @@ class LocalLearner:
         return norm, finite
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What the saved model does not hold exactly: the optimizer's state, adapters, what the objective learns."""
+        """What the saved model does not hold exactly: the optimizer's state, adapters, what the objective learns, and
+        what the next gradient is compared with."""
         parts: dict[str, Mapping[str, Tensor]] = {
             name: module.state_dict() for name, module in self.objective.modules.items()
         }
         parts[_ADAPTER] = adapter_tensors(self.policy.model)
+        if self._sketch is not None and self._sketch.last is not None:
+            parts[_SKETCH] = {"last": self._sketch.last}
         named = {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         return {**self._optimization.tensors(), **named}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tba.buffer.draws import DrawLog
+from tba.buffer.draws import DrawLog, recorded_draws
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw
@@ -25,8 +25,11 @@ from tba.learn.checkpoint import Checkpoint, save_checkpoint
 from tba.learn.epochs import Epochs
 from tba.learn.step_metrics import step_metrics
 from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
+from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.metrics import Metrics, costs
+from tba.runs.overlap import Overlap
 from tba.runs.summary import write_summary
+from tba.runs.time_spent import time_record
 from tba.seeds import Purpose, generator
 from tba.types import Group, TbaError, Version
 
@@ -62,9 +65,10 @@ class Trainer:
         seed: int,
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
+        success_reward: float = 0.5,
     ) -> None:
         """`stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`: for how long the last
-        reports of Searchers are waited for."""
+        reports of Searchers are waited for. A response is right if its reward is above `success_reward`."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -82,6 +86,8 @@ class Trainer:
         self.rng = generator(Purpose.DRAWS, seed)
         self.stop_at_sync = stop_at_sync
         self.end_seconds = end_seconds
+        self.success_reward = success_reward
+        self.overlap = Overlap(run)
         self.epoch = 0
         self.step = 0
         self.tokens_trained = 0
@@ -157,8 +163,9 @@ class Trainer:
 
     def make_step(self) -> None:
         started = time.monotonic()
-        drawn = self.draw()
-        metrics = self.train_step(drawn.groups)
+        with self.overlap.training():
+            drawn = self.draw()
+            metrics = self.train_step(drawn.groups)
         self.record(drawn, metrics, time.monotonic() - started)
 
     def draw(self) -> Draw:
@@ -182,7 +189,7 @@ class Trainer:
             self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
         self.step += 1
         self.activity.note(step=self.step)
-        metrics = step_metrics(groups, age_GK, result)
+        metrics = step_metrics(groups, age_GK, result, self.success_reward)
         self.tokens_trained += metrics["tokens"]
         return {
             "loss": result.loss,
@@ -218,13 +225,15 @@ class Trainer:
         """Write down what the step just made was trained on, and the numbers that describe it."""
         with self.activity("log"):
             self.draws.append(self.step, drawn.rows)
+            self.buffer.ledger.count_draws(drawn.rows)
             held = {
                 "buffer/size": len(self.buffer),
                 "buffer/prompts": self.buffer.num_prompts,
                 "buffer/duplicates": self.buffer.num_duplicates,
                 "buffer/evicted": self.buffer.num_evicted,
             }
-            self.metrics.write("train", self.step, {**metrics, **held, **costs(seconds, self.activity.seconds())})
+            spent = {**self.overlap.values(), **costs(seconds, self.activity)}
+            self.metrics.write("train", self.step, {**metrics, **held, **spent})
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -283,6 +292,8 @@ class Trainer:
         self.rng.bit_generator.state = state["rng"]
         self.learner.load(checkpoint.path)
         self.draws.go_back_to(self.step)
+        for rows in recorded_draws(self.run_path):
+            self.buffer.ledger.count_draws(rows)
         if new_epoch:
             # After the draws went back: those that a replay reads are of the line of the newest epoch.
             self.epoch = self.epochs.branch(self.version).epoch
@@ -317,6 +328,10 @@ class Trainer:
                 while self.groups.is_open and not self.stop_requested and time.monotonic() < deadline:
                     self.merge(wait=True)
                 self.merge()
+        else:  # what comes after the checkpoint is not merged, but told
+            self._write_reports(self.groups.receive())
+        ended = {"event": PROCESS_ENDED, "source": TRAINER, **self.buffer.ledger_values()}
+        self.metrics.write("event", self.step, {**ended, **time_record(self.activity)})
         self.draws.close()
         self.metrics.close()
         write_summary(self.run_path)

@@ -30,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 INLINE = {"launcher": "inline"}
-_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb")
+_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb", "process_seconds")
 
 
 def small_config(root: Path, name: str, **sections: Mapping[str, Any]) -> Config:

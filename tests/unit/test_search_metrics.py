@@ -109,7 +109,7 @@ def test_counts_lengths_and_the_share_that_was_cut() -> None:
     tally.count(responses, views, Scores((1.0, None), ((1.0,), (math.nan,)), ()), ["r"])
     tally.count(responses, views, Scores((2.0, 6.0), ((2.0,), (6.0,)), ()), ["r"])
     tally.count_dropped_group()
-    found = tally.values(Version(0, 7), {"generate": 1.5})
+    found = tally.values(Version(0, 7), {"seconds/generate": 1.5})
     wanted = {"version": 7, "groups": 2, "groups_dropped": 1, "groups_skipped": 0, "tokens": 16, "failed": 1}
     wanted |= {"reward": 3.0, "rewards/r/mean": 3.0, "completions/mean_length": 4.0, "completions/clipped_ratio": 0.5}
     assert {name: found[name] for name in wanted} == wanted
