@@ -31,7 +31,7 @@ from tba.runs.overlap import Overlap
 from tba.runs.summary import write_summary
 from tba.runs.time_spent import time_record
 from tba.seeds import Purpose, generator
-from tba.types import Group, TbaError, Version
+from tba.types import Group, Report, TbaError, Version
 
 NO_GROUPS_SYNCS, NO_GROUPS_STEPS = 10, 50
 """So many syncs, and at least so many steps, without a new group are told: data grow older by more than Searchers that
@@ -328,8 +328,8 @@ class Trainer:
                 while self.groups.is_open and not self.stop_requested and time.monotonic() < deadline:
                     self.merge(wait=True)
                 self.merge()
-        else:  # what comes after the checkpoint is not merged, but told
-            self._write_reports(self.groups.receive())
+        else:  # of what comes after the checkpoint nothing is merged, but how Searchers ended is told
+            self._write_reports([m for m in self.groups.receive() if isinstance(m, Report) and m.is_last])
         ended = {"event": PROCESS_ENDED, "source": TRAINER, **self.buffer.ledger_values()}
         self.metrics.write("event", self.step, {**ended, **time_record(self.activity)})
         self.draws.close()

@@ -119,14 +119,20 @@ def _different_responses(seen: Seen) -> float | None:
 
 
 def _training_over_held_out(seen: Seen) -> float | None:
-    """How far the reward on training prompts is above that on held-out ones, in standard deviations of rewards. Only
-    responses of weights up to those that were evaluated count: while a run learns, later ones are better."""
-    evaluated = seen.records("eval")[-1]
-    before = [r for r in seen.records("search") if r["version"] <= evaluated["version"]]
-    training, held_out = _numbers(before, "reward")[-10:], _numbers([evaluated], "reward")
-    if not training or not held_out or not seen.largest_reward_std:
+    """How far the reward on training prompts is above that on held-out ones, in standard deviations of rewards, less
+    twice the standard error of an evaluation of so many prompts. Training prompts are those of the reports just before
+    and just after the weights that were evaluated, whichever are worse: a run that rises or falls is no gap."""
+    evals = seen.records("eval")
+    held_out = _numbers(evals[-1:], "reward")
+    if not held_out or not seen.largest_reward_std:
         return None
-    return (sum(training) / len(training) - held_out[0]) / seen.largest_reward_std
+    version, num_prompts = evals[-1]["version"], evals[-1].get("num_prompts") or 1
+    before = _numbers([r for r in seen.records("search") if r["version"] < version], "reward")[-5:]
+    after = _numbers([r for r in seen.records("search") if r["version"] >= version], "reward")[:5]
+    if len(before) < 5 or len(after) < 5:
+        return None
+    training = min(sum(before), sum(after)) / 5
+    return (training - held_out[0]) / seen.largest_reward_std - 2 / math.sqrt(num_prompts)
 
 
 def _engine_gap(seen: Seen) -> float | None:
@@ -158,12 +164,10 @@ RULES = (
     ),
     Rule(
         "training above held-out",
-        "eval",
+        "search",
         _training_over_held_out,
         *("above", 0.5),
-        "The reward on training prompts is {value:.1f} standard deviations above that on held-out prompts.",
-        raise_after=2,
-        clear_after=2,
+        "The reward on training prompts is more than {value:.1f} standard deviations above that on held-out prompts.",
     ),
     Rule(
         "engine gap",

@@ -41,7 +41,7 @@ def ledger_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     died = {r["source"] for r in records if r.get("event") in ("searcher_restarted", "searcher_lost") and "source" in r}
     counts = dict.fromkeys(("generated", *FATES, "cut"), 0)
     lost: dict[str, int] = {}
-    for source in sorted({*told, *trainer["merged"]}):
+    for source in sorted({*told, *trainer["merged"], *died}):
         reported = {name: told.get(source, {}).get(REPORTED + name, 0) for name in ("generated", "cut")}
         ends = {name: told.get(source, {}).get(REPORTED + name, 0) for name in ENDED_AT_SEARCHER}
         settled = sum(ends.values()) + trainer["merged"].get(source, 0)

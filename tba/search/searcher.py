@@ -278,7 +278,7 @@ class Searcher:
         if self.evaluate is not None and self.weights.finished and self.evaluated != self.engine.version:
             self._evaluate()
         self._report(now=True)
-        self.groups.send(Report("event", self.name, {"event": PROCESS_ENDED, **self._so_far()}))
+        self.groups.send(Report("event", self.name, {"event": PROCESS_ENDED, **self._so_far()}, is_last=True))
 
     def state(self) -> dict[str, Any]:
         """What repeats this Searcher from here on, given the weights."""
