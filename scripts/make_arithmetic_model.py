@@ -35,7 +35,7 @@ from transformers import (
 )
 
 from tba.tasks import arithmetic
-from tba.tasks.chains import LEVELS, Chain
+from tba.tasks.chains import LEVELS, Chain, Level
 
 OUT = Path(__file__).parent.parent / "tba" / "models" / "arithmetic"
 SPECIAL = ("<pad>", "<bos>", "<eos>")
@@ -111,6 +111,7 @@ def batches(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> Iterator[
     """Token ids and labels, without end. Prompts and padding carry no label."""
     while True:
         level = LEVELS["medium" if rng.random() < MEDIUM_SHARE else "easy"]
+        assert isinstance(level, Level)
         rows: list[tuple[list[int], list[int]]] = []
         while len(rows) < BATCH_SIZE:
             chain = level.draw(rng)

@@ -38,6 +38,7 @@ from tba.rewards.functions import RewardFactory, RewardSpec
 from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer, Waiting
 from tba.runs.activity import Activity
+from tba.runs.alarms import Alarms, Known
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
 from tba.search.prompts import Exploration, PromptStream
 from tba.search.searcher import Searcher
@@ -76,7 +77,7 @@ def build_trainer(
         epochs=Epochs.read(run),
         weights=weights,
         groups=groups,
-        metrics=_metrics(config, run, checkpoint, started),
+        metrics=_metrics(config, run, checkpoint, started, _known(config, takes_turns=repeatable)),
         activity=activity,
         config=config.trainer,
         buffer_config=config.buffer,
@@ -85,6 +86,7 @@ def build_trainer(
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
         staleness=build_staleness(config, checkpoint, repeatable=repeatable),
+        success_reward=config.evaluation.success_reward,
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
@@ -132,6 +134,7 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         else None,
         moving_reference=_moving_reference(config, policy),
         reset_optimizer=config.reference.reset_optimizer,
+        grad_cosine=config.metrics.grad_cosine,
     )
 
 
@@ -197,6 +200,7 @@ def build_searcher(
         evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
+        success_reward=config.evaluation.success_reward,
     )
 
 
@@ -444,7 +448,20 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
             module.training = True
 
 
-def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: float) -> Metrics:
+def _known(config: Config, *, takes_turns: bool) -> Known:
+    """What alarms must know of the run."""
+    return Known(
+        num_responses=config.searcher.num_responses,
+        is_asynchronous=not takes_turns and not config.trainer.synchronous,
+        precisions=(
+            *(config.engine.settled_precision, config.engine.dtype),
+            "bfloat16" if config.model.in_bfloat16 else "float32",
+        ),
+        explores_hotter=config.searcher.temperature_fraction > 0,
+    )
+
+
+def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: float, known: Known) -> Metrics:
     settings = config.model_dump(mode="json")
     sinks: list[Sink] = []
     if config.metrics.tensorboard:
@@ -454,4 +471,4 @@ def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: 
     if config.metrics.trackio:
         sinks.append(TrackioSink(run, settings))
     before = checkpoint.state()["elapsed"] if checkpoint else 0.0
-    return Metrics(run, elapsed=before + time.time() - started, sinks=sinks)
+    return Metrics(run, elapsed=before + time.time() - started, sinks=sinks, alarms=Alarms(known))

@@ -210,6 +210,8 @@ class Report:
     """`search`, `eval` or `event`."""
     source: str
     values: Mapping[str, Any] = field(default_factory=dict)
+    is_last: bool = False
+    """The Searcher sends nothing after it."""
 
 
 class TbaError(Exception):

@@ -125,7 +125,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tasks": ("config.section", "config.user_code", "extras", "policy.names", "rewards", "types"),
     "engines": ("policy", "types"),
     "evaluations": ("engines.base", "extras", "policy", "rewards", "tasks.base", "types"),
-    "search": ("channels.base", "engines.base", "policy", "rewards", "runs.activity", "seeds", "tasks.base", "types"),
+    "search": (
+        *("channels.base", "engines.base", "policy", "rewards", "seeds", "tasks.base", "types"),
+        *("runs.activity", "runs.ledger", "runs.time_spent"),
+    ),
     "learn": ("buffer", "channels.base", "config.settings", "objectives", "policy", "runs", "seeds", "types"),
     "runs": (
         "config",

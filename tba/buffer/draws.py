@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +90,16 @@ def read_draws(run: Path, num_steps: int | None = None) -> list[Rows]:
     if num_steps is not None and len(draws) < num_steps:
         raise TbaError(f"{run} has recorded {len(draws)} steps, which is fewer than {num_steps}: replay at most those")
     return draws
+
+
+def recorded_draws(run: Path) -> Iterator[Rows]:
+    """The draws that are on record, from the first of them on, whichever step that is of. None if there is no file."""
+    if (run / DRAWS).exists():
+        with open(run / DRAWS, "rb") as file:
+            for line in file:
+                rows = _rows_of(line, _step_of(line))
+                if rows is not None:
+                    yield rows
 
 
 def _or_fewer(step: int) -> str:

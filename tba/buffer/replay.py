@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tba.buffer.check import check_groups
+from tba.buffer.ledger import RowLedger
 from tba.buffer.prompt_list import PromptTrajectories
 from tba.buffer.prompt_picker import PromptPicker
 from tba.types import Group, Prompt, Steps, Trajectory, Version
@@ -69,6 +70,8 @@ class ReplayBuffer:
         self._recent_prompts: list[str] = []
         self._recent_queue: list[str] = []
         self._fresh: dict[int, Steps] = {}
+        self.ledger = RowLedger()
+        """What became of every trajectory. Whoever trains on a draw tells it."""
         self.num_added = 0
         self.num_evicted = 0
         """Trajectories that left for want of room."""
@@ -92,6 +95,11 @@ class ReplayBuffer:
     def recent_arrival(self) -> int:
         """Arrival number of the first recent trajectory. Numbers count all trajectories ever added."""
         return self._recent_merges[0].first_arrival if self._recent_merges else 0
+
+    def ledger_values(self) -> dict[str, Any]:
+        """What became of every trajectory, as a record has it. Looks at all that is there: for the end of a run."""
+        held = [r.arrivals[r.start : r.stop][r.rewards[r.start : r.stop] > -np.inf] for r in self._records.values()]
+        return self.ledger.values(sum(map(self.ledger.num_undrawn, held)))
 
     def trajectories(self, prompt_id: str) -> list[Trajectory]:
         """Those of one prompt, oldest first."""
@@ -148,6 +156,7 @@ class ReplayBuffer:
             "fresh": [[epoch, *steps] for epoch, steps in self._fresh.items()],
             "num_evicted": self.num_evicted,
             "num_evicted_stale": self.num_evicted_stale,
+            "num_evicted_undrawn": self.ledger.num_evicted,
         }
 
     def restore_draw_state(self, state: Mapping[str, Any]) -> None:
@@ -158,9 +167,13 @@ class ReplayBuffer:
         elif state["oldest_version"] is not None:  # of tba 0.1
             self.evict_outside({0: Steps(state["oldest_version"], None)})
         self._recent_queue = list(state["recent_queue"])
-        # The two reasons to leave overlap, so a repeated history may count them apart differently.
+        # The two reasons to leave overlap, so a repeated history may count them apart differently. Their sum is what it
+        # is here: a limit may have been applied since, and what it took away counts too.
+        num_left = self.num_evicted + self.num_evicted_stale
         self.num_evicted = state["num_evicted"]
-        self.num_evicted_stale = state["num_evicted_stale"]
+        self.num_evicted_stale = num_left - self.num_evicted
+        if "num_evicted_undrawn" in state:
+            self.ledger.split_undrawn(state["num_evicted_undrawn"])
 
     def _append(self, group: Group) -> None:
         record = self._record_of(group.prompt)
@@ -175,6 +188,7 @@ class ReplayBuffer:
             self._by_arrival.append(run)
             self._by_version.setdefault(version, []).append(run)
             self._num_runs += 1
+        self.ledger.arrive(group.source, self._next_arrival, len(group.trajectories))
         self.num_added += len(group.trajectories)
         self._num_places += len(group.trajectories)
         while record.num_places > self._capacity_per_prompt:
@@ -202,7 +216,10 @@ class ReplayBuffer:
 
     def _remove_oldest(self, record: PromptTrajectories) -> None:
         num_distinct = record.num_distinct
-        self.num_evicted += record.remove_oldest()
+        row = int(record.arrivals[record.start])
+        if record.remove_oldest():
+            self.num_evicted += 1
+            self.ledger.leave(row, stale=False)
         self._num_places -= 1
         self._after_removal(record, num_distinct)
         if not record.num_places:
@@ -224,7 +241,9 @@ class ReplayBuffer:
             return
         num_distinct = record.num_distinct
         for place in range(record.first_place_since(run.first), record.first_place_since(run.stop)):
-            self.num_evicted_stale += record.vacate(place)
+            if record.vacate(place):
+                self.num_evicted_stale += 1
+                self.ledger.leave(int(record.arrivals[place]), stale=True)
         self._after_removal(record, num_distinct)
 
     def _after_removal(self, record: PromptTrajectories, num_distinct: int) -> None:

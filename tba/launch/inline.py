@@ -19,7 +19,7 @@ from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
 from tba.learn.checkpoint import Checkpoint
 from tba.learn.trainer import Trainer
-from tba.runs.activity import TRAINER, Activity
+from tba.runs.activity import TRAINER, TURN, Activity
 from tba.search.searcher import Searcher
 from tba.types import SearcherName
 
@@ -40,7 +40,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
                     name,
                     weights=weights,
                     groups=groups,
-                    activity=Activity(run, name.process),
+                    activity=Activity(run, name.process, between=TURN),
                     taking_turns=True,
                     staleness=staleness,
                 )

@@ -105,7 +105,7 @@ def make_steps(trainer: Trainer, steps: Iterator[list[Group]], advance: Callable
         if groups is None:
             break
         metrics = trainer.train_step(groups)
-        spent = costs(time.monotonic() - started, trainer.activity.seconds())
+        spent = costs(time.monotonic() - started, trainer.activity)
         trainer.metrics.write("train", trainer.step, {**metrics, **spent})
         if trainer.is_checkpoint_due:
             trainer.save()

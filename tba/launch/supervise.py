@@ -169,7 +169,7 @@ class Supervisor:
         if ended.outcome is Outcome.USER_ERROR:
             self._give_up(TbaError(ended.error))
         elif self._is_ending():
-            self._event("searcher_lost", searcher=name.index, why=how)
+            self._event("searcher_lost", searcher=name.index, source=str(name), why=how)
         elif self._num_restarts >= self._max_restarts:
             self._give_up(
                 TbaError(
@@ -179,7 +179,7 @@ class Supervisor:
             )
         else:
             self._num_restarts += 1
-            self._event("searcher_restarted", searcher=name.index, why=how)
+            self._event("searcher_restarted", searcher=name.index, source=str(name), why=how)
             self._start_searcher(name.index)
 
     def _is_over(self) -> bool:
@@ -217,7 +217,8 @@ class Supervisor:
             return
         for process, name in self._living.items():
             if in_order and name is not None:
-                self._event("searcher_lost", searcher=name.index, why="did not end with the run and was killed")
+                why = "did not end with the run and was killed"
+                self._event("searcher_lost", searcher=name.index, source=str(name), why=why)
             self._workers.kill(process)
         self._living.clear()
 

@@ -34,8 +34,12 @@ class StepResult:
     At age 0 both have the same weights; what is left is the difference of the engine's and the Learner's kernels."""
     largest_gap_GK: Floats
     """The largest of these differences in each trajectory."""
+    log_pi_mu_GK: Floats
+    """log π − log μ of each trajectory, summed over its tokens: how much likelier it is now than when it was drawn."""
     metrics: Mapping[str, float]
     """The objective's own."""
+    grad_cosine: float | None = None
+    """Between this step's gradient and that of the step before, estimated; None if that is not known."""
 
 
 class Learner(Protocol):

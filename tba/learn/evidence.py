@@ -47,14 +47,18 @@ class Gap(NamedTuple):
     """How far the log-probabilities of the policy are from those that the tokens were drawn with, per trajectory."""
 
     mean_GK: Tensor
+    """Mean over the tokens of the absolute difference."""
     largest_GK: Tensor
+    sum_GK: Tensor
+    """Sum over the tokens of the difference with its sign: log π − log μ of the whole response."""
 
 
 def gap_of(evidence: Evidence) -> Gap:
-    size_J = (evidence.policy_J.detach() - evidence.behaviour_J).abs()
+    gap_J = evidence.policy_J.detach() - evidence.behaviour_J
+    size_J = gap_J.abs()
     mean_GK = evidence.per_trajectory(size_J) / evidence.length_GK
     largest = [part.amax() for part in size_J.split(evidence.length_GK.flatten().tolist())]
-    return Gap(mean_GK, torch.stack(largest).view(mean_GK.shape))
+    return Gap(mean_GK, torch.stack(largest).view(mean_GK.shape), evidence.per_trajectory(gap_J))
 
 
 def totals_of(groups: Sequence[Group]) -> StepTotals:

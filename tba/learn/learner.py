@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tba.learn.base import Floats, StepResult
 from tba.learn.evidence import Gap, Pass, gap_of, totals_of
+from tba.learn.grad_sketch import GradSketch
 from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
 from tba.objectives import Loss, Objective
@@ -32,7 +33,7 @@ from tba.types import Group, TbaError, TokenLogprobs
 
 MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"
 """What it saves, below the folder of a checkpoint."""
-_ADAPTER, _REFERENCE = "adapter", "reference"
+_ADAPTER, _REFERENCE, _SKETCH = "adapter", "reference", "grad_sketch"
 
 
 class LocalLearner:
@@ -51,10 +52,12 @@ class LocalLearner:
         reference: Callable[[], Reference] | None = None,
         moving_reference: MovingReference | None = None,
         reset_optimizer: bool = False,
+        grad_cosine: bool = True,
     ) -> None:
         """`max_tokens` go through a forward and backward pass at once. `reference` loads the reference model when it is
         first asked for: a replay, whose data have been read by it, never does. None: Searchers have it, or it is a
-        `moving_reference`. With `reset_optimizer` the optimizer begins anew when that is reset."""
+        `moving_reference`. With `reset_optimizer` the optimizer begins anew when that is reset. `grad_cosine`: whether
+        to compare the gradients of consecutive steps."""
         self.policy = policy
         self.objective = objective
         self._tokenizer = tokenizer
@@ -65,6 +68,7 @@ class LocalLearner:
         self._reference = None if reference is None else cache(reference)
         self._moving_reference = moving_reference
         self._reset_optimizer = reset_optimizer
+        self._sketch = GradSketch(optimization.parameters) if grad_cosine else None
 
     def step(self, groups: Sequence[Group], age_GK: NDArray[np.int64], step: int) -> StepResult:
         plan = list(micro_batches(groups, self._max_tokens))
@@ -91,6 +95,7 @@ class LocalLearner:
                 gaps.append(gap)
         with self._activity("optimize"):
             learning_rate = self._optimization.learning_rate
+            grad_cosine = None if self._sketch is None else self._sketch.cosine()
             grad_norm, updated = self._update()
             if self._moving_reference is not None and self._moving_reference.follow(step) and self._reset_optimizer:
                 self._optimization.forget_moments()
@@ -111,7 +116,9 @@ class LocalLearner:
             advantage_GK=of_all(loss.advantage_GK for loss in losses),
             gap_GK=of_all(gap.mean_GK for gap in gaps),
             largest_gap_GK=of_all(gap.largest_GK for gap in gaps),
+            log_pi_mu_GK=of_all(gap.sum_GK for gap in gaps),
             metrics=metrics,
+            grad_cosine=grad_cosine,
         )
 
     def reference_logprobs(self, answered: Sequence[Answered]) -> list[list[TokenLogprobs]]:
@@ -141,6 +148,9 @@ class LocalLearner:
         self._load_reference(_take(_REFERENCE, tensors))
         for name, module in self.objective.modules.items():
             module.load_state_dict(_take(name, tensors))
+        sketch = _take(_SKETCH, tensors).get("last")
+        if self._sketch is not None:
+            self._sketch.restore(sketch)
         state = _state(folder)
         self.objective.restore(state.get("objective", {}))
         self._optimization.restore(tensors, state["schedule"])
@@ -193,13 +203,15 @@ class LocalLearner:
 
     def _tensors(self) -> dict[str, Tensor]:
         """What the saved model does not hold exactly: the optimizer's state, adapters, what the objective learns, and
-        the reference if it moves."""
+        the reference if it moves, what the next gradient is compared with."""
         parts: dict[str, Mapping[str, Tensor]] = {
             name: module.state_dict() for name, module in self.objective.modules.items()
         }
         parts[_ADAPTER] = adapter_tensors(self.policy.model)
         if self._moving_reference is not None:
             parts[_REFERENCE] = self._moving_reference.tensors()
+        if self._sketch is not None and self._sketch.last is not None:
+            parts[_SKETCH] = {"last": self._sketch.last}
         named = {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         return {**self._optimization.tensors(), **named}
 

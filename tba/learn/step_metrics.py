@@ -20,8 +20,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def step_metrics(groups: Sequence[Group], age_GK: Ints, result: StepResult) -> dict[str, Any]:
-    """Averages over the groups of a step, given the age of each trajectory and what the Learner says of it."""
+def step_metrics(
+    groups: Sequence[Group], age_GK: Ints, result: StepResult, success_reward: float = 0.5
+) -> dict[str, Any]:
+    """Averages over the groups of a step, given the age of each trajectory and what the Learner says of it. Right is
+    what has a reward above `success_reward`."""
     advantage_GK = result.advantage_GK
     reward_GK = np.array([[t.reward for t in group.trajectories] for group in groups])
     lengths = [t.response.num_written for group in groups for t in group.trajectories]
@@ -36,9 +39,17 @@ def step_metrics(groups: Sequence[Group], age_GK: Ints, result: StepResult) -> d
         "tokens": sum(lengths),
         "completions/mean_length": float(np.mean(lengths)),
         "completions/max_length": max(lengths),
+        "completions/distinct": float(np.mean([_distinct(group) for group in groups])),
         **staleness_metrics(age_GK),
         **residuals_by_staleness(advantage_GK, age_GK),
         **engine_gap(result, age_GK, np.array(lengths).reshape(age_GK.shape)),
+        **drift(
+            result.log_pi_mu_GK,
+            np.array(lengths).reshape(age_GK.shape),
+            right=reward_GK > success_reward,
+            fresh=age_GK == 0,
+        ),
+        **({} if result.grad_cosine is None else {"grad_cosine": result.grad_cosine}),
     }
 
 
@@ -50,6 +61,33 @@ def engine_gap(result: StepResult, age_GK: Ints, length_GK: Ints) -> dict[str, f
         return {}
     mean = np.average(result.gap_GK[fresh], weights=length_GK[fresh])
     return {"engine_gap/mean": float(mean), "engine_gap/max": float(result.largest_gap_GK[fresh].max())}
+
+
+def drift(
+    log_pi_mu_GK: Floats, length_GK: Ints, *, right: NDArray[np.bool_], fresh: NDArray[np.bool_]
+) -> dict[str, float]:
+    """How far the policy has moved from what sampled its data: mean log π − log μ of right, of wrong and of fresh
+    answers, each left out if there are none, and what share of the trajectories would be left if all were weighted by
+    π/μ."""
+    means = {"right": right, "wrong": ~right, "age_0": fresh}
+    return {
+        **{f"log_pi_mu/{name}": float(log_pi_mu_GK[which].mean()) for name, which in means.items() if which.any()},
+        "ess": effective_share(log_pi_mu_GK),
+        "ess_per_token": effective_share(log_pi_mu_GK / length_GK),
+    }
+
+
+def effective_share(log_weights: Floats) -> float:
+    """The effective sample size (Σw)² / Σw² of these weights as a share of their number: 1 if all are equal, 1/n if one
+    outweighs the rest. NaN if a weight is not finite."""
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(log_weights - log_weights.max())
+        return float(weights.sum() ** 2 / (weights.size * np.square(weights).sum()))
+
+
+def _distinct(group: Group) -> float:
+    """Different responses among the trajectories of a group, as a share of them."""
+    return len({t.response.tokens.tobytes() for t in group.trajectories}) / len(group.trajectories)
 
 
 def _spread(values: Floats) -> float:

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
+
+from tba.buffer.ledger import RowLedger
 from tba.buffer.sampling import Arrived
 from tba.learn.exact_staleness import ExactStaleness
 from tba.types import Group, Version
@@ -25,6 +28,7 @@ class StepQueue:
         self._next_row = 0
         self.num_dropped = 0
         """Trajectories of groups that no step has taken."""
+        self.ledger = RowLedger()
 
     def __len__(self) -> int:
         """Trajectories that wait."""
@@ -41,6 +45,7 @@ class StepQueue:
                 self._waiting.setdefault(version, []).append(Arrived(self._next_row, group))
                 self._num_arrived[version] += 1
             self._next_row += len(group.trajectories)
+            self.ledger.arrive(group.source, self._next_row, len(group.trajectories))
 
     def has_groups_for(self, now: Version) -> bool:
         """Whether the step that is made on these weights can be. What no coming step takes is dropped."""
@@ -63,6 +68,19 @@ class StepQueue:
         """What `ExactStaleness.resumed_from` and `extend` need to go on from here, as JSON takes it."""
         waiting = [(version.step, one.row) for version, arrived in self._waiting.items() for one in arrived]
         return {"first": self.schedule.first, "waiting": waiting}
+
+    def ledger_values(self) -> dict[str, Any]:
+        """What became of all that came. Of groups that wait no more, those that no step was trained on count as
+        evicted: a step takes `trainer.group_size` of a group."""
+        waiting = [
+            one.row + i
+            for arrived in self._waiting.values()
+            for one in arrived
+            for i in range(len(one.group.trajectories))
+        ]
+        num_waiting = self.ledger.num_undrawn(np.array(waiting, np.int64))
+        self.ledger.num_evicted = self.ledger.num_undrawn(np.arange(self._next_row)) - num_waiting
+        return self.ledger.values(num_waiting)
 
     def _due(self, now: Version) -> Version:
         return Version(now.epoch, self.schedule.due(now.step))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tba.buffer.draws import DrawLog
+from tba.buffer.draws import DrawLog, recorded_draws
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw, draw_each_once
@@ -27,10 +27,13 @@ from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_metrics import step_metrics
 from tba.learn.step_queue import StepQueue
 from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
+from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.metrics import Metrics, costs
+from tba.runs.overlap import Overlap
 from tba.runs.summary import write_summary
+from tba.runs.time_spent import time_record
 from tba.seeds import Purpose, generator
-from tba.types import Group, TbaError, Version
+from tba.types import Group, Report, TbaError, Version
 
 NO_GROUPS_SYNCS, NO_GROUPS_STEPS = 10, 50
 """So many syncs, and at least so many steps, without a new group are told: data grow older by more than Searchers that
@@ -65,10 +68,11 @@ class Trainer:
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
         staleness: ExactStaleness | None = None,
+        success_reward: float = 0.5,
     ) -> None:
         """`stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`: for how long the last
         reports of Searchers are waited for. `staleness`: all data are to have one age, and wait for their step in a
-        queue; nothing is drawn from the buffer then."""
+        queue; nothing is drawn from the buffer then. A response is right if its reward is above `success_reward`."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -87,6 +91,8 @@ class Trainer:
         self.rng = generator(Purpose.DRAWS, seed)
         self.stop_at_sync = stop_at_sync
         self.end_seconds = end_seconds
+        self.success_reward = success_reward
+        self.overlap = Overlap(run)
         self.epoch = 0
         self.step = 0
         self.tokens_trained = 0
@@ -103,6 +109,11 @@ class Trainer:
     def version(self) -> Version:
         """Of the weights as they are now."""
         return Version(self.epoch, self.step)
+
+    @property
+    def _held(self) -> ReplayBuffer | StepQueue:
+        """What groups wait in."""
+        return self.buffer if self.queue is None else self.queue
 
     @property
     def finished(self) -> bool:
@@ -162,8 +173,9 @@ class Trainer:
 
     def make_step(self) -> None:
         started = time.monotonic()
-        drawn = self.draw()
-        metrics = self.train_step(drawn.groups)
+        with self.overlap.training():
+            drawn = self.draw()
+            metrics = self.train_step(drawn.groups)
         self.record(drawn, metrics, time.monotonic() - started)
 
     def draw(self) -> Draw:
@@ -189,7 +201,7 @@ class Trainer:
             self.metrics.write("event", self.step, {"event": "gradient_not_finite", "action": "update skipped"})
         self.step += 1
         self.activity.note(step=self.step)
-        metrics = step_metrics(groups, age_GK, result)
+        metrics = step_metrics(groups, age_GK, result, self.success_reward)
         self.tokens_trained += metrics["tokens"]
         return {
             "loss": result.loss,
@@ -226,6 +238,7 @@ class Trainer:
         """Write down what the step just made was trained on, and the numbers that describe it."""
         with self.activity("log"):
             self.draws.append(self.step, drawn.rows)
+            self._held.ledger.count_draws(drawn.rows)
             held = {
                 "buffer/size": len(self.buffer),
                 "buffer/prompts": self.buffer.num_prompts,
@@ -234,7 +247,8 @@ class Trainer:
             }
             if self.queue is not None:
                 held = {"buffer/size": len(self.queue), "buffer/evicted": self.queue.num_dropped}
-            self.metrics.write("train", self.step, {**metrics, **held, **costs(seconds, self.activity.seconds())})
+            spent = {**self.overlap.values(), **costs(seconds, self.activity)}
+            self.metrics.write("train", self.step, {**metrics, **held, **spent})
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -294,6 +308,8 @@ class Trainer:
         self.rng.bit_generator.state = state["rng"]
         self.learner.load(checkpoint.path)
         self.draws.go_back_to(self.step)
+        for rows in recorded_draws(self.run_path):
+            self._held.ledger.count_draws(rows)
         if new_epoch:
             # After the draws went back: those that a replay reads are of the line of the newest epoch.
             self.epoch = self.epochs.branch(self.version).epoch
@@ -342,6 +358,10 @@ class Trainer:
                 while self.groups.is_open and not self.stop_requested and time.monotonic() < deadline:
                     self.merge(wait=True)
                 self.merge()
+        else:  # of what comes after the checkpoint nothing is merged, but how Searchers ended is told
+            self._write_reports([m for m in self.groups.receive() if isinstance(m, Report) and m.is_last])
+        ended = {"event": PROCESS_ENDED, "source": TRAINER, **self._held.ledger_values()}
+        self.metrics.write("event", self.step, {**ended, **time_record(self.activity)})
         self.draws.close()
         self.metrics.close()
         write_summary(self.run_path)

@@ -29,18 +29,34 @@ SILENT_SECONDS = 60.0
 """From which on a process without a sign of life is worth a word; `run.stuck_seconds` says when to act."""
 STARTING = "start"
 """What a process is doing until it can begin its work."""
+JOINING = "join"
+"""What a Searcher is doing between the end of its start and the Trainer's first weights."""
 ENDING = "finish"
 """What the Trainer is doing from its last step on, while Searchers evaluate what it has made."""
+IDLE, TURN = "idle", "turn"
+"""What a process is doing between two activities: the little that has no name; or, where Trainer and Searchers take
+turns in one process, waiting for its turn."""
+
+WAITING = frozenset({"fill", "wait", "search", "score", "send", JOINING, ENDING, TURN})
+"""Activities in which a process waits for another one: the Trainer for groups (`fill`, `wait`), for its turn (`search`)
+and for the last reports (`finish`); a Searcher for the first weights (`join`), for newer ones (`wait`), for rewards
+(`score`), for the Trainer to take groups (`send`) and for its turn (`turn`)."""
+PUBLISHING = frozenset({"publish"})
+"""Activities that pass weights on. What is neither here nor in `WAITING` is work."""
+SEARCHING = frozenset({"generate", "reference", "evaluate"})
+"""What a Searcher is there for: not its start, nor loading weights."""
 
 
 class Activity:
     """`with activity("generate", "8 prompts"):` times the block and shows it. Blocks nest; time goes to the inner."""
 
-    def __init__(self, run: Path | None, name: str) -> None:
+    def __init__(self, run: Path | None, name: str, *, between: str = IDLE) -> None:
+        """`between`: what time outside of all blocks counts as, `IDLE` or `TURN`."""
         self._name = name
         self._seconds: dict[str, float] = defaultdict(float)
-        self._current = ("idle", "")
-        self._since = self._beat = time.monotonic()
+        self._current = (between, "")
+        self._began = self._since = self._beat = time.monotonic()
+        self._counted_until = time.time()
         self._shown_since = time.time()
         self._notes: dict[str, Any] = {}
         self._num_quiet = 0
@@ -92,10 +108,15 @@ class Activity:
         self._switch(self._current)
         return dict(self._seconds)
 
+    def seconds_since_start(self) -> float:
+        """From the making of this object to the last moment that `seconds` counts: the sum of what that returns, but
+        measured, and not added up."""
+        return self._since - self._began
+
     def _switch(self, to: tuple[str, str]) -> None:
         now = time.monotonic()
         self._seconds[self._current[0]] += now - self._since
-        self._since = now
+        self._since, self._counted_until = now, time.time()
         if to != self._current:
             self._current = to
             self._shown_since = time.time()
@@ -110,6 +131,8 @@ class Activity:
         with self._writing:  # or a beat of the other thread could bring back what is over
             doing, detail = self._current
             record = {"process": self._name, "pid": os.getpid(), "doing": doing, "detail": detail[:_DETAIL]}
+            searched = sum(self._seconds.get(kind, 0.0) for kind in SEARCHING)
+            record |= {"searched": round(searched, 6), "counted_until": self._counted_until}
             record |= {"since": self._shown_since, "beat": time.time(), **self._notes}
             self._map[:_SIZE] = json.dumps(record, ensure_ascii=False).encode()[:_SIZE].ljust(_SIZE)
 
@@ -125,6 +148,12 @@ def _beat_while_quiet(of: weakref.ref[Activity]) -> None:
 def doing_text(activity: Mapping[str, Any]) -> str:
     """What a process says it is doing, on one line: `generate 8 prompts × 16`."""
     return f"{activity['doing']} {activity['detail']}".strip()
+
+
+def seconds_searched(activity: Mapping[str, Any], now: float) -> float:
+    """How long a process has been searching until `now`, by the clock of this machine, from what it shows."""
+    running = now - activity["counted_until"] if activity["doing"] in SEARCHING else 0.0
+    return float(activity["searched"]) + max(0.0, running)
 
 
 def silences(activities: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -20,13 +20,15 @@ from rich.text import Text
 from tba.config.settings import Config
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
+from tba.runs.alarms import ALARM
+from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.progress import RunProgress, evaluation_text
 from tba.runs.summary import SUMMARY
 from tba.tasks import Headline
 
 _PLAIN_SECONDS = 10.0
 _TICK_SECONDS = 0.25
-_QUIET_EVENTS = {"reward_failed"}  # counted in the panel, listed in metrics.jsonl
+_QUIET_EVENTS = {"reward_failed", PROCESS_ENDED}  # counted in the panel or the summary, listed in metrics.jsonl
 
 
 class Display:
@@ -143,7 +145,8 @@ def panel(progress: RunProgress, starting: str = "", silent: Sequence[Text] = ()
         + (f" · {_clock(left)} left" if left is not None else ""),
     )
     trainer = _trainer_row(progress) if progress.train else Text(starting, style="dim")
-    return Panel(Group(bar, trainer, *_searcher_rows(progress), *silent), title="training", expand=True)
+    alarms = [Text(f"{name}: {message}", style="red") for name, message in progress.alarms.items()]
+    return Panel(Group(bar, trainer, *_searcher_rows(progress), *alarms, *silent), title="training", expand=True)
 
 
 def title(config: Config) -> str:
@@ -203,6 +206,8 @@ def told(record: dict[str, Any], headline: Headline) -> Text | None:
         return None
     rest = {k: v for k, v in record.items() if k not in ("kind", "step", "time", "event", "source")}
     message = record.get("message") or ", ".join(f"{k} {v}" for k, v in rest.items())
+    if record["event"] == ALARM:
+        return Text.assemble((f"alarm: {record['alarm']}", "red"), f". {message}")
     return Text.assemble((record["event"].replace("_", " "), "yellow"), f": {message}")
 
 
@@ -244,6 +249,9 @@ def end_table(summary: dict[str, Any], run: Path, headline: Headline) -> Table:
     table.add_row("time spent publishing", f"Trainer {percent(summary['publish_fraction'])}")
     if summary["rewards_failed"]:
         table.add_row("failed rewards", f"{summary['rewards_failed']} (events in metrics.jsonl)")
+    if summary.get("alarms"):
+        names = [name.removeprefix("alarms/") for name in summary if name.startswith("alarms/")]
+        table.add_row("alarms", f"{', '.join(names)} (events in metrics.jsonl, docs/tuning.md)")
     table.add_row("folder of the run", Text(str(run)))
     checkpoints = list_checkpoints(run)
     if checkpoints:

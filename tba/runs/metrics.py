@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tba.extras import install_hint
+from tba.runs.activity import Activity
+from tba.runs.alarms import Alarms
+from tba.runs.time_spent import time_record
 from tba.types import TbaError
 
 METRICS = "metrics.jsonl"
@@ -32,12 +35,16 @@ class Sink(Protocol):
 class Metrics:
     """Writes records. Lines are appended in one system call each, so several processes may write one file."""
 
-    def __init__(self, run: Path, *, elapsed: float = 0.0, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, run: Path, *, elapsed: float = 0.0, sinks: Sequence[Sink] = (), alarms: Alarms | None = None
+    ) -> None:
+        """`alarms` look at every record; what they say becomes an event."""
         self._file = os.open(run / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if _is_torn(run / METRICS):
             os.write(self._file, b"\n")  # else the first record would go down with the line before it
         self._start = time.monotonic() - elapsed
         self._sinks = sinks
+        self._alarms = alarms
 
     @property
     def elapsed(self) -> float:
@@ -50,6 +57,9 @@ class Metrics:
             numbers = {_prefix(kind) + k: float(v) for k, v in values.items() if _is_number(v)}
             for sink in self._sinks:
                 sink.write(kind, step, numbers)
+        if self._alarms is not None and kind != "event":
+            for event in self._alarms.look(record):
+                self.write("event", step, event)
 
     def close(self) -> None:
         os.close(self._file)
@@ -170,10 +180,9 @@ def _tracker(name: str, run: Path, settings: Mapping[str, Any]) -> Any:
     return module
 
 
-def costs(seconds: float, spent: Mapping[str, float]) -> dict[str, float]:
+def costs(seconds: float, activity: Activity) -> dict[str, float]:
     """What a step cost: its own seconds, the process's time so far by activity, and its memory."""
-    so_far = {f"seconds/{kind}": round(total, 4) for kind, total in spent.items()}
-    return {"step_time": round(seconds, 4), "memory_mb": resident_megabytes(), **so_far}
+    return {"step_time": round(seconds, 4), "memory_mb": resident_megabytes(), **time_record(activity)}
 
 
 def resident_megabytes() -> float:

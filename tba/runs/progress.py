@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tba.runs.alarms import raised
 from tba.runs.metrics import METRICS
 from tba.tasks import Headline
 from tba.types import SearcherName
@@ -30,6 +31,7 @@ class RunProgress:
         self.judged_by = headline.metric
         self.rewards: deque[float] = deque(maxlen=_WINDOW)
         self.num_failed = 0
+        self._alarms: list[dict[str, Any]] = []
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
         self._path = run / METRICS
         self._offset = self._path.stat().st_size if self._path.exists() and not from_start else 0
@@ -49,8 +51,15 @@ class RunProgress:
             else:
                 if record["kind"] == "eval":
                     self._take_evaluation(record)
+                elif "alarm" in record:
+                    self._alarms.append(record)
                 told.append(record)
         return told
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Those that stand now, by name, with their messages."""
+        return raised(self._alarms)
 
     @property
     def reward(self) -> float | None:

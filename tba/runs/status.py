@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tba.runs.activity import ENDING, SILENT_SECONDS, read_activities, silences
+from tba.runs.activity import ENDING, JOINING, SILENT_SECONDS, TURN, read_activities, silences
+from tba.runs.alarms import raised
 from tba.runs.metrics import read_metrics
 from tba.runs.progress import evaluation_text
 from tba.runs.run_config import num_replayed_steps, read_run_config
@@ -23,6 +24,8 @@ _WAITING = {
     ENDING: "ends the run",
     "score": "waits for the reward function",
     "send": "waits for the Trainer to take groups",
+    JOINING: "starts,",
+    TURN: "waits for its turn",
 }
 
 
@@ -49,6 +52,8 @@ def show_status(run: Path) -> int:
         name = activity["process"]
         table.add_row(*map(Text, _row(activity, alive[name], silent[name])))
     console.print(table)
+    for name, message in raised(records).items():
+        console.print(Text.assemble((f"alarm: {name}", "red"), f". {message}"), soft_wrap=True)
     if state == "stopped" and replayed is None:
         console.print(f"Resume with: tba train --resume {run}", markup=False, soft_wrap=True)
     return 1 if state == "stopped" else 0

@@ -11,7 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tba.runs.ledger import ledger_values
 from tba.runs.metrics import read_metrics
+from tba.runs.overlap import overlap_fraction
+from tba.runs.time_spent import time_values
 from tba.tasks import Headline, headline_of
 from tba.tasks.base import Beside, TaskSettings
 
@@ -58,13 +61,23 @@ def summarise(records: Sequence[Mapping[str, Any]], headline: Headline = TaskSet
         "trainer_wait_fraction": waited,
         "publish_fraction": published,
         "searcher_wait_fraction": _searcher_wait(search),
+        "overlap_fraction": overlap_fraction(train),
         "staleness_p50": _quantile(counts, 0.5),
         "staleness_p90": _quantile(counts, 0.9),
         "staleness_max": max(counts, default=0),
         "rewards_failed": sum(r["failed"] for r in search),
         "groups_dropped": sum(r["groups_dropped"] for r in search),
         "searchers_restarted": events["searcher_restarted"],
+        "alarms": events["alarm"],
+        **_alarms(records),
+        **ledger_values(records),
+        **time_values(records),
     }
+
+
+def _alarms(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How often each alarm was raised, by its name."""
+    return dict(Counter(f"alarms/{r['alarm']}" for r in records if r.get("event") == "alarm"))
 
 
 def first_and_last(records: Sequence[Mapping[str, Any]], name: str) -> tuple[float | None, float | None]:
@@ -113,7 +126,8 @@ def _shares(train: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | N
 def _searcher_wait(search: Sequence[Mapping[str, Any]]) -> float | None:
     """Share of the Searchers' time spent waiting: for weights, scores, or a Trainer that does not take groups."""
     last = {r["source"]: r for r in search}  # a Searcher that was started again has another name
-    total = sum(v for r in last.values() for k, v in r.items() if k.startswith("seconds/") and k != "seconds/start")
+    starting = ("seconds/start", "seconds/join")
+    total = sum(v for r in last.values() for k, v in r.items() if k.startswith("seconds/") and k not in starting)
     waits = ("seconds/wait", "seconds/score", "seconds/send")
     waited = sum(r.get(kind, 0.0) for r in last.values() for kind in waits)
     return round(waited / total, 5) if total else None

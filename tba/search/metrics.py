@@ -15,8 +15,11 @@ from tba.types import Response, TokenLogprobs, Version
 
 
 class SearchTally:
-    def __init__(self) -> None:
+    def __init__(self, success_reward: float = 0.5) -> None:
+        """A response is right if its reward is above `success_reward`."""
+        self._success_reward = success_reward
         self._sums: dict[str, float] = defaultdict(float)
+        self._rewards: list[float] = []
         self._given: dict[str, list[float]] = {}
         """What each function gave, without the responses it failed on or did not apply to."""
         self._reported: dict[str, list[float]] = defaultdict(list)
@@ -49,6 +52,12 @@ class SearchTally:
         sums["scored"] += len(rewards)
         sums["failed"] += len(responses) - len(rewards)
         sums["reward"] += sum(rewards)
+        self._rewards += rewards
+        sums["right"] += sum(reward > self._success_reward for reward in rewards)
+        sums["distinct"] += len({r.tokens.tobytes() for r in responses}) / len(responses)
+        if on_policy:
+            sums["sampled_tokens"] += sum(r.num_written for r in responses)
+            sums["logprob"] += sum(r.logprob for r in responses)
         if on_policy and reference:
             sums["on_policy"] += len(responses)
             sums["log_ratio"] += sum(
@@ -65,8 +74,8 @@ class SearchTally:
     def count_skipped_group(self) -> None:
         self._sums["groups_skipped"] += 1
 
-    def values(self, version: Version, spent: Mapping[str, float]) -> dict[str, Any]:
-        """The record; `spent` is the Searcher's time so far by activity."""
+    def values(self, version: Version, so_far: Mapping[str, float]) -> dict[str, Any]:
+        """The record; `so_far` is what it says of all the time since the Searcher was started."""
         sums, seconds = self._sums, max(self.seconds, 1e-9)
         scored, responses = max(1.0, sums["scored"]), max(1.0, sums["responses"])
         return {
@@ -74,8 +83,13 @@ class SearchTally:
             **{name: int(sums[name]) for name in ("groups", "groups_dropped", "groups_skipped", "tokens", "failed")},
             "tokens_per_second": sums["tokens"] / seconds,
             "reward": sums["reward"] / scored,
+            "reward_std": float(np.std(self._rewards)) if self._rewards else None,
+            "right": sums["right"] / sums["scored"] if sums["scored"] else None,
             # Of samples of the policy itself, so this is an unbiased estimate of KL(policy ‖ reference).
             "kl": sums["log_ratio"] / sums["on_policy"] if sums["on_policy"] else None,
+            # The mean of −log p over tokens drawn from p itself: the entropy of what the engine samples from.
+            "entropy": -sums["logprob"] / sums["sampled_tokens"] if sums["sampled_tokens"] else None,
+            "completions/distinct": sums["distinct"] / max(1.0, sums["groups"]),
             "completions/mean_length": sums["tokens"] / responses,
             "completions/clipped_ratio": 1 - sums["finished"] / responses,
             **{f"rewards/{name}": sum(values) / len(values) for name, values in self._reported.items()},
@@ -83,5 +97,5 @@ class SearchTally:
                 f"rewards/{name}/mean": sum(given) / len(given) if given else None
                 for name, given in self._given.items()
             },
-            **{f"seconds/{kind}": round(seconds, 3) for kind, seconds in spent.items()},
+            **so_far,
         }

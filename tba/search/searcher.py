@@ -13,9 +13,12 @@ from tba.channels.base import GroupSender, WeightSubscriber
 from tba.engines.base import Engine, Finished, Request
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
-from tba.runs.activity import STARTING, Activity
+from tba.runs.activity import JOINING, Activity
+from tba.runs.ledger import PROCESS_ENDED
+from tba.runs.time_spent import time_record
 from tba.search.metrics import SearchTally
 from tba.search.prompts import Exploration, PromptStream
+from tba.search.responses import ResponseCounts
 from tba.tasks.base import Problem
 from tba.types import (
     Group,
@@ -97,8 +100,10 @@ class Searcher:
         evaluate: Callable[[], Mapping[str, Any]] | None = None,
         evaluation_period: int = 0,
         skipped: Mapping[str, int] | None = None,
+        success_reward: float = 0.5,
     ) -> None:
-        """`skipped`: how many prompts of the task it leaves out, by the reason, if it is to tell."""
+        """`skipped`: how many prompts of the task it leaves out, by the reason, if it is to tell. A response is right
+        if its reward is above `success_reward`."""
         self.name = name
         self.engine = engine
         self.reference = reference
@@ -128,7 +133,9 @@ class Searcher:
         self._skipped_in_a_row = 0
         self._num_events = 0
         self._fruitless = 0
-        self._tally = SearchTally()
+        self.success_reward = success_reward
+        self._tally = SearchTally(success_reward)
+        self._responses = ResponseCounts()
         self._has_reported = False
         self._told_of_slow_rewards = False
 
@@ -149,7 +156,7 @@ class Searcher:
         """Tell what it leaves out, and wait for the first weights."""
         for why, count in self.skipped.items():
             self.groups.send(Report("event", self.name, {"event": "prompts_skipped", "count": count, "why": why}))
-        with self.activity(STARTING, "waits for the first weights"), self.activity.quiet():
+        with self.activity(JOINING, "waits for the first weights"), self.activity.quiet():
             self.weights.wait_for_first()
 
     def run_round(self) -> None:
@@ -234,6 +241,7 @@ class Searcher:
         for done in finished:
             asked = self._asked.pop(done.id)
             responses = [replace(response, on_policy=asked.on_policy) for response in done.responses]
+            self._responses.finish(responses)
             ticket = self.scorer.submit(asked.problem.request(responses))
             self._pending[done.id] = Pending(asked, responses, ticket, time.monotonic())
 
@@ -268,13 +276,15 @@ class Searcher:
                 self._pending[id].ticket.result()
 
     def finish(self) -> None:
-        """The Trainer is done: evaluate its last weights, if it ended well."""
+        """The Trainer is done: evaluate its last weights, if it ended well, and tell the last counts."""
+        self._responses.abort(self._num_unfinished())
         self.engine.abort(list(self._asked))
         self._asked.clear()
         self._load_newer()
         if self.evaluate is not None and self.weights.finished and self.evaluated != self.engine.version:
             self._evaluate()
         self._report(now=True)
+        self.groups.send(Report("event", self.name, {"event": PROCESS_ENDED, **self._so_far()}, is_last=True))
 
     def state(self) -> dict[str, Any]:
         """What repeats this Searcher from here on, given the weights."""
@@ -285,6 +295,7 @@ class Searcher:
             "serial": self.serial,
             "evaluated": self.evaluated,
             "skipped_in_a_row": self._skipped_in_a_row,
+            "responses": self._responses.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -293,6 +304,7 @@ class Searcher:
         self.engine.restore(state["engine"])
         self.serial = state["serial"]
         self._skipped_in_a_row = state.get("skipped_in_a_row", 0)  # tba 0.1 had none
+        self._responses.restore(state.get("responses", {}))
         self.evaluated = None if state["evaluated"] is None else Version.read(state["evaluated"])
 
     def _load_newer(self) -> None:
@@ -334,17 +346,20 @@ class Searcher:
                 self._send(group, view, scores)
             else:
                 self._tally.count_skipped_group()
+                self._responses.settle(scores, "skipped")
 
     def _send(self, pending: Pending, reference: Sequence[TokenLogprobs], scores: Scores) -> None:
         group = self._group(pending, reference, scores)
         # A single response has nothing to be compared with.
         if group is None:
             self._tally.count_dropped_group()
+            self._responses.settle(scores, "dropped")
             self._give_up_if_fruitless(scores)
             return
         self._fruitless = 0
         self._handed_up += 1
         self.serial += 1
+        self._responses.settle(scores, "handed_up")
         with self.activity("send", "groups to the Trainer"):
             self.groups.send(replace(group, serial=self.serial))
 
@@ -411,8 +426,17 @@ class Searcher:
         """Send what has been counted since the last report: the first group at once, then at most once a second."""
         now = now or not self._has_reported
         if not self._tally.is_empty and (now or self._tally.seconds >= REPORT_SECONDS):
-            values = self._tally.values(self.engine.version, self.activity.seconds())
+            values = self._tally.values(self.engine.version, self._so_far())
             self.groups.send(Report("search", self.name, values))
-            self._tally = SearchTally()
+            self._tally = SearchTally(self.success_reward)
             self._num_events = 0
             self._has_reported = True
+
+    def _so_far(self) -> dict[str, float]:
+        """What became of its time and of its responses since its start."""
+        num_pending = sum(len(group.responses) for group in self._pending.values())
+        return {**time_record(self.activity), **self._responses.values(self._num_unfinished(), num_pending)}
+
+    def _num_unfinished(self) -> int:
+        """Responses that have begun, of requests that are not finished. Others of such a request may be done."""
+        return len(self._asked) * self.num_responses - self.engine.num_waiting

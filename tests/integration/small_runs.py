@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tba.config.settings import Config
+from tba.runs.ledger import FATES
 from tba.runs.metrics import read_metrics
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -30,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 INLINE = {"launcher": "inline"}
-_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb")
+_OF_THE_MACHINE = ("time", "step_time", "tokens_per_second", "memory_mb", "process_seconds")
 
 
 def small_config(root: Path, name: str, **sections: Mapping[str, Any]) -> Config:
@@ -114,6 +115,20 @@ def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 def rollouts(run: Path) -> pd.DataFrame:
     return pd.read_parquet(run / "rollouts")
+
+
+def assert_accounts_add_up(run: Path) -> dict[str, Any]:
+    """Every response has one fate, and every second of each process was work, waiting or publishing; the summary."""
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text("utf-8"))
+    assert summary["responses_generated"] == sum(summary[f"responses_{fate}"] for fate in FATES)
+    merged = sum(summary[f"responses_{fate}"] for fate in ("trained", "buffered", "evicted", "too_stale"))
+    assert merged == len(rollouts(run))
+    walls = [name for name in summary if name.endswith(("_wall_seconds", "/wall_seconds"))]
+    assert {"trainer_wall_seconds", "searchers_wall_seconds", "processes/searcher-0/wall_seconds"} <= set(walls)
+    for wall in walls:
+        parts = [summary[wall.replace("wall", kind)] for kind in ("busy", "wait", "publish")]
+        assert abs(summary[wall] - sum(parts)) < 0.02, f"{wall}: more than rounding"
+    return summary
 
 
 def assert_nothing_doubled(frame: pd.DataFrame, num_responses: int) -> None:

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, started, tba
+from small_runs import (
+    arguments,
+    assert_accounts_add_up,
+    assert_nothing_doubled,
+    records,
+    rollouts,
+    small_config,
+    started,
+    tba,
+)
 
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import read_activities
@@ -64,8 +73,13 @@ def test_searchers_killed_at_random_moments_are_replaced_and_nothing_merged_is_l
     restarts = [r for r in records(run) if r.get("event") == "searcher_restarted"]
     assert [r["searcher"] for r in restarts] == [0, 1, 0]
     assert all("SIGKILL" in r["why"] for r in restarts)
-    assert json.loads((run / "summary.json").read_text())["searchers_restarted"] == 3
     assert_nothing_doubled(rollouts(run), num_responses=4)
+    summary = assert_accounts_add_up(run)
+    assert summary["searchers_restarted"] == 3
+    dead = {"searcher-0", "searcher-1", "searcher-0.1"}
+    assert {name for name in summary if name.startswith("responses_lost/")} == {f"responses_lost/{n}" for n in dead}
+    assert summary["responses_lost"] == sum(summary[f"responses_lost/{name}"] for name in dead)
+    assert 0 < summary["overlap_fraction"] <= 1
 
 
 def test_a_trainer_killed_during_a_save_loses_nothing_that_was_merged(tmp_path: Path) -> None:
@@ -89,6 +103,7 @@ def test_a_trainer_killed_during_a_save_loses_nothing_that_was_merged(tmp_path: 
     assert set(before[columns].itertuples(index=False)) <= set(after[columns].itertuples(index=False))
     assert records(run, "train")[-1]["step"] == last
     assert not list((run / "checkpoints").glob(".step-*"))
+    assert_accounts_add_up(run)
 
 
 def test_data_that_a_killed_trainer_merged_have_their_true_age(tmp_path: Path) -> None:
@@ -148,6 +163,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group gets it
         output = process.communicate(timeout=300)[0]
     assert process.returncode == 130
+    assert_accounts_add_up(run)
     assert f"tba train --resume {run}" in output.replace("\n", "")
     assert "trainer" in status.stdout
     assert "running" in status.stdout

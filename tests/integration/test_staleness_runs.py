@@ -24,6 +24,7 @@ from small_runs import (
 from tba.api import resume, start
 from tba.launch.replay import replay_run
 from tba.learn.epochs import Epochs
+from tba.runs.ledger import FATES
 
 OTHERWISE: dict[str, dict[str, Any]] = {
     "evaluation": {"period": 0},
@@ -63,6 +64,10 @@ def test_every_trajectory_has_exactly_that_age_and_is_used_once(
     per_version = frame.groupby("version")["serial"].count() // 5
     assert per_version.to_dict() == {0: 3 * (staleness + 1), **dict.fromkeys(range(1, 8 - staleness), 3)}
     assert [record["buffer/evicted"] for record in train_records(run)] == [0] * 8
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    fates = {name: summary[f"responses_{name}"] for name in FATES if summary[f"responses_{name}"]}
+    assert fates == {"trained": 24 * 4, "evicted": 24}, "one of five is not drawn"
+    assert sum(fates.values()) == summary["responses_generated"]
 
 
 def test_staleness_0_is_synchronous_mode_bit_for_bit(tmp_path: Path) -> None:

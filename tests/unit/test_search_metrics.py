@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,49 @@ def test_counts_lengths_and_the_share_that_was_cut() -> None:
     tally.count(responses, views, Scores((1.0, None), ((1.0,), (math.nan,)), ()), ["r"])
     tally.count(responses, views, Scores((2.0, 6.0), ((2.0,), (6.0,)), ()), ["r"])
     tally.count_dropped_group()
-    found = tally.values(Version(0, 7), {"generate": 1.5})
+    found = tally.values(Version(0, 7), {"seconds/generate": 1.5})
     wanted = {"version": 7, "groups": 2, "groups_dropped": 1, "groups_skipped": 0, "tokens": 16, "failed": 1}
     wanted |= {"reward": 3.0, "rewards/r/mean": 3.0, "completions/mean_length": 4.0, "completions/clipped_ratio": 0.5}
     assert {name: found[name] for name in wanted} == wanted
     assert found["seconds/generate"] == 1.5
+
+
+def test_entropy_is_the_mean_surprise_of_a_token_over_samples_of_the_policy() -> None:
+    """Four tokens with −1, −2, −3 and −6; those sampled at another temperature do not count."""
+    on_policy = ([[-1.0, -2.0, -3.0], [-6.0]], [], True)
+    hot = ([[-9.0], [-9.0]], [], False)
+    assert record(on_policy, hot)["entropy"] == pytest.approx(3.0)
+    assert record(hot)["entropy"] is None
+
+
+def test_entropy_is_that_of_the_distribution() -> None:
+    """Of four equally likely tokens: log 4, whichever were drawn."""
+    assert record(([[-math.log(4)] * 5, [-math.log(4)]], [], True))["entropy"] == pytest.approx(math.log(4))
+
+
+def test_entropy_leaves_out_what_the_policy_did_not_write() -> None:
+    made = response([-1.0, -3.0, 0.0, 0.0])
+    made = replace(made, token_versions=((Version(0, 0), 2), (None, 2)))
+    tally = SearchTally()
+    tally.count([made], [], Scores((1.0,), ((1.0,),), ()), ["r"])
+    assert tally.values(Version(0, 0), {})["entropy"] == pytest.approx(2.0)
+
+
+def test_distinct_responses_and_right_ones() -> None:
+    """Responses of as many tokens are equal here. Of a group of four three differ, of a group of two both are one."""
+    tally = SearchTally(success_reward=2.0)
+    four = [response([-1.0] * n) for n in (1, 2, 3, 3)]
+    two = [response([-1.0]), response([-2.0])]
+    tally.count(four, [], Scores((0.0, 2.0, 3.0, None), ((0.0,),) * 4, ()), ["r"])
+    tally.count(two, [], Scores((4.0, 1.0), ((0.0,),) * 2, ()), ["r"])
+    found = tally.values(Version(0, 0), {})
+    assert found["completions/distinct"] == pytest.approx((3 / 4 + 1 / 2) / 2)
+    assert found["right"] == 2 / 5
+    assert found["reward_std"] == pytest.approx(np.std([0, 2, 3, 4, 1]))
+
+
+def test_without_a_reward_nothing_is_right_or_wrong() -> None:
+    tally = SearchTally()
+    tally.count(FOUR, [], Scores((None,) * 4, ((math.nan,),) * 4, ()), ["r"])
+    found = tally.values(Version(0, 0), {})
+    assert (found["right"], found["reward_std"]) == (None, None)

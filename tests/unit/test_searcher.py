@@ -17,7 +17,7 @@ from tba.search.prompts import Exploration, PromptStream
 from tba.search.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of
-from tba.types import Group, Prompt, Response, TokenLogprobs, Version, WeightUpdate
+from tba.types import Group, Prompt, Report, Response, TokenLogprobs, Version, WeightUpdate
 
 PROBLEMS = [Problem(Prompt(str(i), "", (1,)), str(i), {}) for i in range(50)]
 BATCH = 2
@@ -294,3 +294,118 @@ def test_a_slow_first_reward_is_no_reason_to_complain() -> None:
     sent = Sent(engine)
     searcher_of(engine, sent, Slow(), Spent(generate=1.0, score=9.0)).search()
     assert sent.events == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What became of every response
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Branching(FakeEngine):
+    """A response a row and step; a request is finished with its last one. Every fourth response is cut off."""
+
+    num_running = 0
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: [])
+        self.made: dict[int, list[Response]] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return super().num_waiting - sum(map(len, self.made.values()))
+
+    def collect(self, num_rows: int) -> list[Finished]:
+        done = []
+        if self._waiting and num_rows:
+            request = self._waiting[0]
+            made = self.made.setdefault(request.id, [])
+            made.append(make_response([1], text=request.prompt.id, finished=len(made) % 4 != 3))
+            if len(made) == request.num_responses:
+                self._waiting.pop(0)
+                done.append(Finished(request.id, self.made.pop(request.id)))
+        return done
+
+    def abort(self, ids: Sequence[int]) -> None:
+        super().abort(ids)
+        self.made = {id: made for id, made in self.made.items() if id not in ids}
+
+    def token_logprobs(self, answered: Sequence[tuple[Prompt, Sequence[Response]]]) -> list[list[TokenLogprobs]]:
+        return [[np.zeros(len(r), np.float32) for r in responses] for _, responses in answered]
+
+
+REWARDS: list[tuple[float | None, ...]] = [
+    (1.0, 0.0, 1.0, 0.0),
+    (1.0, 1.0, 1.0, 1.0),
+    (1.0, None, 0.0, None),
+    (None, None, None, 2.0),
+    (3.0, 3.0, None, 3.0),
+    (None,) * 4,
+]
+
+
+class Judging:
+    """Scores at once, by turns; the last few never come."""
+
+    names = ("r",)
+    num_processes, num_queued, overlaps = 1, 0, False
+
+    def __init__(self, num_scored: int) -> None:
+        self.num_scored, self.given = num_scored, list[tuple[float | None, ...]]()
+
+    def submit(self, request: ScoreRequest) -> Ticket:
+        if len(self.given) == self.num_scored:
+            return Ticket(Future())
+        self.given.append(REWARDS[len(self.given) % len(REWARDS)])
+        return ticket_of(Scores(self.given[-1], ((0.0,),) * 4, ()))
+
+
+class Told:
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+def fates(values: Any) -> int:
+    names = ("unfinished", "pending", "failed", "skipped", "dropped", "handed_up")
+    return sum(values[f"responses/{name}"] for name in names)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("num_steps", [0, 1, 6, 31, 170, 202])
+def test_every_response_that_was_begun_has_one_fate(
+    monkeypatch: pytest.MonkeyPatch, num_steps: int, skips: bool
+) -> None:
+    monkeypatch.setattr("tba.search.searcher.REPORT_SECONDS", 0.0)
+    engine, told, scorer = Branching(), Told(), Judging(40)
+    searcher = searcher_of(
+        engine, told, scorer, num_responses=4, prompts_per_batch=3, skip_equal_rewards=skips, in_flight_updates=True
+    )
+    for _ in range(num_steps):
+        searcher.search()
+        searcher._report()
+    searcher.finish()
+    reports = [m.values for m in told.sent if isinstance(m, Report) and "responses/generated" in m.values]
+    assert [m.is_last for m in told.sent if isinstance(m, Report)] == [False] * (len(reports) - 1) + [True]
+    assert all(values["responses/generated"] == fates(values) for values in reports)
+    last = reports[-1]
+    assert last["responses/generated"] == num_steps, "one response begins a step"
+    assert last["responses/handed_up"] == sum(len(m.trajectories) for m in told.sent if isinstance(m, Group))
+    # The group that may still wait for another to go up with has a reward for each of its responses.
+    assert last["responses/failed"] == sum(reward is None for rewards in scorer.given for reward in rewards)
+    if num_steps == 202:  # 50 groups, of which ten wait for their scores, and half of another
+        assert (last["responses/pending"], last["responses/unfinished"]) == (4 * 10, 2)
+        assert (last["responses/skipped"] > 0) == skips
+        assert (last["responses/dropped"] > 0) != skips, "a reward alone is skipped, too"
+        assert last["responses/cut"] == 50
+
+
+def test_the_counts_go_on_after_a_resume() -> None:
+    engine, told = Branching(), Told()
+    searcher = searcher_of(engine, told, Judging(100), num_responses=4, budget=3)
+    searcher.run_round()
+    again = searcher_of(Branching(), told, Judging(100), num_responses=4, budget=3)
+    again.restore(searcher.state())
+    again.run_round()
+    assert again._responses.values(0, 0) == {**again._responses.values(0, 0), "responses/generated": 24}

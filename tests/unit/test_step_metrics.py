@@ -25,7 +25,12 @@ def group(rewards: Sequence[float], ages: Sequence[int]) -> Group:
 
 
 def record(
-    groups: Sequence[Group], advantages: Sequence[Sequence[float]], gaps: Sequence[Sequence[float]] | None = None
+    groups: Sequence[Group],
+    advantages: Sequence[Sequence[float]],
+    gaps: Sequence[Sequence[float]] | None = None,
+    log_pi_mu: Sequence[Sequence[float]] | None = None,
+    grad_cosine: float | None = None,
+    success_reward: float = 0.5,
 ) -> dict[str, Any]:
     """The largest gap of a trajectory is three times its mean gap."""
     ages = np.array([[VERSION - t.version.step for t in group.trajectories] for group in groups])
@@ -38,9 +43,11 @@ def record(
         advantage_GK=np.array(advantages, dtype=np.float64),
         gap_GK=gap_GK,
         largest_gap_GK=3 * gap_GK,
+        log_pi_mu_GK=np.zeros(ages.shape) if log_pi_mu is None else np.array(log_pi_mu),
         metrics={},
+        grad_cosine=grad_cosine,
     )
-    return step_metrics(groups, ages, result)
+    return step_metrics(groups, ages, result, success_reward)
 
 
 def test_staleness_is_counted_for_every_trajectory() -> None:
@@ -122,3 +129,49 @@ def test_the_gap_to_the_engine_is_a_mean_over_the_tokens_of_fresh_trajectories()
 def test_without_fresh_trajectories_nothing_is_said_of_the_engine() -> None:
     found = record([group([0, 1], [1, 2])], [[0.0, 0.0]], [[0.1, 0.2]])
     assert not [name for name in found if name.startswith("engine_gap")]
+
+
+def test_the_drift_is_a_mean_over_right_over_wrong_and_over_fresh_answers() -> None:
+    """Rewards 0, 1, 2 and 0, 0, 3; what is above 1.5 is right."""
+    groups = [group([0, 1, 2], [0, 5, 5]), group([0, 0, 3], [5, 0, 5])]
+    found = record(groups, [[0.0] * 3] * 2, log_pi_mu=[[-1, -2, -4], [-8, -16, -32]], success_reward=1.5)
+    assert found["log_pi_mu/right"] == (-4 - 32) / 2
+    assert found["log_pi_mu/wrong"] == (-1 - 2 - 8 - 16) / 4
+    assert found["log_pi_mu/age_0"] == (-1 - 16) / 2
+
+
+@pytest.mark.parametrize(("rewards", "there", "missing"), [([1, 1], "right", "wrong"), ([0, 0], "wrong", "right")])
+def test_a_mean_over_nothing_is_left_out(rewards: list[float], there: str, missing: str) -> None:
+    found = record([group(rewards, [3, 3])], [[0.0, 0.0]])
+    assert found[f"log_pi_mu/{there}"] == 0.0
+    assert f"log_pi_mu/{missing}" not in found
+    assert "log_pi_mu/age_0" not in found
+
+
+def test_the_effective_sample_size_of_equal_ratios_is_all_of_it_whatever_they_are() -> None:
+    found = record([group([0, 1], [0, 0])], [[0.0, 0.0]], log_pi_mu=[[-3000.0, -3000.0]])
+    assert found["ess"] == 1.0
+
+
+def test_the_effective_sample_size_by_hand() -> None:
+    """Ratios 1 and 3: (1 + 3)² / (2 · (1 + 9)) = 0.8. Their lengths are 1 and 2, so per token they are 1 and √3."""
+    found = record([group([0, 1], [0, 0])], [[0.0, 0.0]], log_pi_mu=[[0.0, math.log(3)]])
+    assert found["ess"] == pytest.approx(0.8, abs=1e-12)
+    assert found["ess_per_token"] == pytest.approx((1 + math.sqrt(3)) ** 2 / (2 * (1 + 3)), abs=1e-12)
+
+
+def test_one_ratio_that_outweighs_the_rest_is_a_sample_of_one() -> None:
+    found = record([group([0] * 4, [0] * 4)], [[0.0] * 4], log_pi_mu=[[0.0, -900, -900, -900]])
+    assert found["ess"] == pytest.approx(1 / 4)
+
+
+def test_equal_responses_of_a_drawn_group_count_once() -> None:
+    """Lengths 1, 2, 3 are all different; a group that is one response thrice has a third."""
+    three = group([0, 1, 1], [0, 0, 0])
+    same = Group(three.prompt, (three.trajectories[1],) * 3)
+    assert record([three, same], [[0.0] * 3] * 2)["completions/distinct"] == pytest.approx((1 + 1 / 3) / 2)
+
+
+def test_the_cosine_of_the_gradients_is_told_if_it_is_known() -> None:
+    assert "grad_cosine" not in record([group([0, 1], [0, 0])], [[0.0, 0.0]])
+    assert record([group([0, 1], [0, 0])], [[0.0, 0.0]], grad_cosine=-0.5)["grad_cosine"] == -0.5

@@ -65,6 +65,7 @@ def learner_in(
     device: str = "cpu",
     lora_rank: int = 0,
     bf16: bool = False,
+    grad_cosine: bool = True,
     **settings: Any,
 ) -> LocalLearner:
     config = TrainerConfig(learning_rate=1e-2, **settings)
@@ -83,6 +84,7 @@ def learner_in(
         max_tokens=config.micro_batch_tokens,
         max_grad_norm=config.max_grad_norm,
         activity=Activity(run, "trainer"),
+        grad_cosine=grad_cosine,
     )
 
 
