@@ -17,6 +17,7 @@ from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw
+from tba.buffer.spreads import SpreadTable
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.arrivals import Arrivals
@@ -28,7 +29,7 @@ from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activi
 from tba.runs.metrics import Metrics, costs
 from tba.runs.summary import write_summary
 from tba.seeds import Purpose, generator
-from tba.types import Group, TbaError, Version
+from tba.types import Group, TbaError, Unused, Version
 
 NO_GROUPS_SYNCS, NO_GROUPS_STEPS = 10, 50
 """So many syncs, and at least so many steps, without a new group are told: data grow older by more than Searchers that
@@ -60,11 +61,12 @@ class Trainer:
         buffer_config: BufferConfig,
         checkpoint_config: CheckpointConfig,
         seed: int,
+        spreads: SpreadTable | None = None,
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
     ) -> None:
-        """`stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`: for how long the last
-        reports of Searchers are waited for."""
+        """`spreads`: what Searchers choose prompts by, if they do. `stop_at_sync`: a stop that is asked for waits for
+        the next sync. `end_seconds`: for how long the last reports of Searchers are waited for."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -80,6 +82,7 @@ class Trainer:
         self.buffer_config = buffer_config
         self.checkpoint_config = checkpoint_config
         self.rng = generator(Purpose.DRAWS, seed)
+        self.spreads = spreads
         self.stop_at_sync = stop_at_sync
         self.end_seconds = end_seconds
         self.epoch = 0
@@ -196,6 +199,8 @@ class Trainer:
     def sync(self) -> None:
         """Merge what the Searchers have collected, then publish."""
         self.merge()
+        if self.spreads is not None:
+            self.spreads.fold()
         self.publish()
         self._tell_if_no_groups_come()
 
@@ -205,13 +210,15 @@ class Trainer:
         with self.activity("merge"):
             groups = self.log.append(self.arrivals.groups(messages))
             self._add_to_buffer(groups)
+            self._count_unused(messages)
             self._write_reports(messages)
             if groups:
                 self._last_new_group, self._told_of_no_groups = self.step, False
 
     def publish(self) -> None:
         with self.activity("publish", f"version {self.version}"):
-            self.weights.publish(self.version, self.learner.weights())
+            note = b"" if self.spreads is None else self.spreads.spreads().to_bytes()
+            self.weights.publish(self.version, self.learner.weights(), note)
             self._published = self.step
 
     def record(self, drawn: Draw, metrics: Mapping[str, Any], seconds: float) -> None:
@@ -254,6 +261,7 @@ class Trainer:
                 "draw_state": self.buffer.draw_state(),
                 "rng": self.rng.bit_generator.state,
                 "searchers": list(searchers),
+                "spreads": None if self.spreads is None else self.spreads.state(),
             }
             checkpoint = save_checkpoint(
                 self.run_path,
@@ -295,6 +303,7 @@ class Trainer:
         if limit is not None:
             self._evict_stale(limit)
         self.buffer.restore_draw_state(state["draw_state"])
+        self._restore_spreads(state.get("spreads"))
         for groups in self.log.read(start=state["log_position"]):
             self._add_to_buffer(groups)
         self._last_new_group = self.step
@@ -360,7 +369,23 @@ class Trainer:
         self.buffer.extend(groups)
         self._num_merged += len(groups)
         for group in groups:
+            if self.spreads is not None:
+                self.spreads.add(group)
             self._groups_by_version[min(t.version for t in group.trajectories)] += 1
+
+    def _count_unused(self, messages: Sequence[Message]) -> None:
+        if self.spreads is not None:
+            for message in messages:
+                if isinstance(message, Unused):
+                    self.spreads.add(message)
+
+    def _restore_spreads(self, state: Mapping[str, Any] | None) -> None:
+        """As the checkpoint has them; by the log, which has just been read, if its run did not choose prompts yet."""
+        if self.spreads is not None:
+            if state is None:
+                self.spreads.fold()
+            else:
+                self.spreads.restore(state)
 
     def _tell_if_no_groups_come(self) -> None:
         """Once, until one comes. The Trainer goes on with what it has, which only grows older."""

@@ -15,7 +15,7 @@ from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import STARTING, Activity
 from tba.search.metrics import SearchTally
-from tba.search.prompts import Exploration, PromptStream
+from tba.search.prompts import Exploration, Prompts
 from tba.tasks.base import Problem
 from tba.types import (
     Group,
@@ -25,6 +25,7 @@ from tba.types import (
     ScoredResponse,
     TbaError,
     TokenLogprobs,
+    Unused,
     Version,
 )
 
@@ -84,7 +85,7 @@ class Searcher:
         engine: Engine,
         reference: Reference | None,
         scorer: Scorer,
-        prompts: PromptStream,
+        prompts: Prompts,
         exploration: Exploration,
         weights: WeightSubscriber,
         groups: GroupSender,
@@ -300,6 +301,7 @@ class Searcher:
                 self._empty_engine(begin=False)
             with self.activity("load", "newer weights"):
                 self.engine.load(update)
+                self.prompts.learn(update.note)
                 self._handed_up = 0
                 self.activity.note(**update.version.record())
 
@@ -328,12 +330,19 @@ class Searcher:
                 self._send(group, view, scores)
             else:
                 self._tally.count_skipped_group()
+                self._tell_of_unused(group)
+
+    def _tell_of_unused(self, group: Pending) -> None:
+        """Where prompts are chosen, also by those that taught nothing."""
+        if self.prompts.are_chosen:
+            self.groups.send(Unused(group.asked.problem.prompt.id, len(group.responses)))
 
     def _send(self, pending: Pending, reference: Sequence[TokenLogprobs], scores: Scores) -> None:
         group = self._group(pending, reference, scores)
         # A single response has nothing to be compared with.
         if group is None:
             self._tally.count_dropped_group()
+            self._tell_of_unused(pending)
             self._give_up_if_fruitless(scores)
             return
         self._fruitless = 0
