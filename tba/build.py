@@ -17,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
+from tba.buffer.spreads import SpreadTable
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.config.settings import Config
 from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
@@ -40,7 +41,7 @@ from tba.rewards.scorer import Scorer, Waiting
 from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms, Known
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
-from tba.search.prompts import Exploration, PromptStream
+from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
 from tba.search.searcher import Searcher
 from tba.seeds import Purpose, integer
 from tba.tasks.base import Task
@@ -83,6 +84,7 @@ def build_trainer(
         buffer_config=config.buffer,
         checkpoint_config=config.checkpoint,
         seed=config.run.seed,
+        spreads=SpreadTable() if config.searcher.prompts == "solve_rate" else None,
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
         staleness=build_staleness(config, checkpoint, repeatable=repeatable),
@@ -182,7 +184,7 @@ def build_searcher(
         engine=engine,
         reference=reference,
         scorer=scorer,
-        prompts=PromptStream(task.train, seed),
+        prompts=(ChosenPrompts if config.searcher.prompts == "solve_rate" else PromptStream)(task.train, seed),
         exploration=Exploration(
             config.searcher.temperature_fraction,
             config.searcher.temperature_low,

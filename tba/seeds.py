@@ -29,6 +29,8 @@ class Purpose(IntEnum):
     """The bootstrap of an evaluation's confidence interval."""
     SWEEP_ARMS = 8
     """The combinations of settings that a random sweep tries."""
+    CHOSEN_PROMPTS = 9
+    """Which prompts a Searcher chooses by what came of them."""
 
 
 def generator(purpose: Purpose, seed: int, *numbers: int) -> np.random.Generator:

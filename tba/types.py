@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
@@ -195,11 +196,46 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Unused:
+    """A group that a Searcher did not hand up, because its rewards were all equal or could not be used."""
+
+    prompt_id: str
+    num_responses: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpreads:
+    """How much rewards differ between responses to one prompt, for each prompt that was explored."""
+
+    keys: NDArray[np.uint64]
+    """`prompt_key` of each prompt."""
+    num: NDArray[np.float64]
+    """Responses that count, older ones less than newer ones."""
+    squares: NDArray[np.float64]
+    """Sum over these responses of the squared difference to the mean reward of their group."""
+
+    def to_bytes(self) -> bytes:
+        return b"".join(part.tobytes() for part in (self.keys, self.num, self.squares))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PromptSpreads:
+        keys, num, squares = np.frombuffer(data, np.uint64).reshape(3, -1)
+        return cls(keys, num.view(np.float64), squares.view(np.float64))
+
+
+def prompt_key(prompt_id: str) -> int:
+    """64 bits that stand for a prompt."""
+    return xxhash.xxh3_64_intdigest(prompt_id.encode())
+
+
+@dataclass(frozen=True, slots=True)
 class WeightUpdate:
     """One published version of the trainable weights: raw bytes by parameter name."""
 
     version: Version
     bytes_by_name: Mapping[str, NDArray[np.uint8]]
+    note: bytes = b""
+    """What the Trainer told Searchers with this version: `PromptSpreads` where they choose prompts, else nothing."""
 
 
 @dataclass(frozen=True, slots=True)

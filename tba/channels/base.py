@@ -11,16 +11,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tba.types import Group, Report, ScoredGroup, Version, WeightUpdate
+from tba.types import Group, Report, ScoredGroup, Unused, Version, WeightUpdate
 
-Message = Group | ScoredGroup | Report
+Message = Group | ScoredGroup | Unused | Report
 
 
 class WeightPublisher(Protocol):
     """The Trainer's end."""
 
-    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
-        """Make a version available. Returns once the tensors may change again."""
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]], note: bytes = b"") -> None:
+        """Make a version available, and with it a note. Returns once the tensors may change again."""
         ...
 
     def close(self, finished: bool) -> None:

@@ -19,8 +19,8 @@ class InlineWeights:
         self.finished = False
         self._newest: WeightUpdate | None = None
 
-    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
-        self._newest = WeightUpdate(version, {name: tensor.copy() for name, tensor in tensors.items()})
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]], note: bytes = b"") -> None:
+        self._newest = WeightUpdate(version, {name: tensor.copy() for name, tensor in tensors.items()}, note)
 
     def wait_for_first(self) -> None:
         """The Trainer's turn comes first."""

@@ -14,7 +14,7 @@ from tba.types import Version
 class Nobody:
     """Both a WeightPublisher and a GroupReceiver."""
 
-    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]], note: bytes = b"") -> None:
         pass
 
     def close(self, finished: bool) -> None:

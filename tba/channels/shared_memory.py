@@ -2,7 +2,8 @@
 
 A file, in /dev/shm where there is room, holds two slots; a publication writes the slot that is not the newest. Each
 slot has a sequence number (odd while it is being written), its version, and a checksum of its bytes, all checked
-after the reader has made its copy: a torn or mislabelled version cannot be loaded, whoever dies when.
+after the reader has made its copy: a torn or mislabelled version cannot be loaded, whoever dies when. A note, which is
+of any length, lies in a file beside it that the version names, and the slot has its checksum.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tba.types import Version, WeightUpdate
 
 _CLOSED, _NEWEST = 0, 1  # words of the header
 _STOPPED, _FINISHED = 1, 2  # values of the first
-_SEQUENCE, _EPOCH, _STEP, _CHECKSUM = 0, 1, 2, 3  # words of a slot's head
+_SEQUENCE, _EPOCH, _STEP, _CHECKSUM, _NOTE = 0, 1, 2, 3, 4  # words of a slot's head
 _HEADER_WORDS = 8
 _SLOT_HEAD_WORDS = 8
 _POLL_SECONDS = 0.02
@@ -55,8 +56,9 @@ class SharedWeightPublisher:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._segment: _Segment | None = None
+        self._notes: list[Path] = []
 
-    def publish(self, version: Version, tensors: Mapping[str, Bytes]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, Bytes], note: bytes = b"") -> None:
         segment = self._segment or self._create(tensors)
         slot = 1 - int(segment.header[_NEWEST])
         head, payload = segment.heads[slot], segment.payloads[slot]
@@ -68,11 +70,25 @@ class SharedWeightPublisher:
             offset += len(tensor)
         head[_EPOCH], head[_STEP] = version
         head[_CHECKSUM] = _checksum(payload, version)
+        head[_NOTE] = self._write_note(version, note)
         head[_SEQUENCE] += np.uint64(1)
         segment.header[_NEWEST] = slot
         if self._segment is None:
             self._segment = segment
             self._announce(tensors)
+
+    def _write_note(self, version: Version, note: bytes) -> int:
+        """Its checksum, 0 if it is empty. The notes of the two newest versions are kept: these can be read."""
+        if not note:
+            return 0
+        path = _note_file(self._directory, version)
+        partial = path.with_suffix(".tmp")
+        partial.write_bytes(note)
+        os.replace(partial, path)
+        self._notes = [old for old in self._notes if old != path] + [path]
+        while len(self._notes) > 2:
+            self._notes.pop(0).unlink(missing_ok=True)
+        return _note_checksum(note)
 
     def close(self, finished: bool) -> None:
         if self._segment is not None:
@@ -134,15 +150,22 @@ class SharedWeightSubscriber:
         while True:
             slot = int(self._segment.header[_NEWEST])
             head = self._segment.heads[slot]
-            sequence, checksum = int(head[_SEQUENCE]), int(head[_CHECKSUM])
+            sequence, checksum, noted = int(head[_SEQUENCE]), int(head[_CHECKSUM]), int(head[_NOTE])
             found = Version(int(head[_EPOCH]), int(head[_STEP]))
             if sequence % 2 == 0 and found <= version:
                 return None
             np.copyto(self._copy, self._segment.payloads[slot])
+            note = self._read_note(found) if noted else b""
             if sequence % 2 == 0 and int(head[_SEQUENCE]) == sequence:
-                if _checksum(self._copy, found) != checksum:
+                if _checksum(self._copy, found) != checksum or (noted and _note_checksum(note) != noted):
                     raise RuntimeError(f"published weights of version {found} fail their checksum")
-                return WeightUpdate(found, self._split())
+                return WeightUpdate(found, self._split(), note)
+
+    def _read_note(self, version: Version) -> bytes:
+        try:
+            return _note_file(self._directory, version).read_bytes()
+        except FileNotFoundError:
+            return b""  # two newer versions have been published meanwhile, so the slot has changed too
 
     def _split(self) -> dict[str, Bytes]:
         tensors, offset = {}, 0
@@ -156,6 +179,15 @@ def _checksum(payload: Bytes, version: Version) -> int:
     """Seeded with a digest of the version, both its numbers, so that it vouches for the label too."""
     label = np.array(version, dtype=np.int64)
     return xxhash.xxh3_64_intdigest(payload.data, seed=xxhash.xxh3_64_intdigest(label.data))
+
+
+def _note_file(directory: Path, version: Version) -> Path:
+    return directory / f"note-{version.epoch}-{version.step}"
+
+
+def _note_checksum(note: bytes) -> int:
+    """Never 0, which stands for no note."""
+    return xxhash.xxh3_64_intdigest(note) or 1
 
 
 def _words(num_bytes: int) -> int:

@@ -264,6 +264,10 @@ class SearcherConfig(Section):
     prompts_per_batch: int = Field(8, ge=1)
     """Bounds what a Searcher generates at a time: `searcher.prompts_per_batch` times `searcher.num_responses`
     responses. A response that ends makes room for the next, of the same prompt or of another."""
+    prompts: Literal["shuffle", "solve_rate"] = "shuffle"
+    """Which prompts Searchers explore. `shuffle` walks through all of them in a random order, then through all of them
+    again. `solve_rate` prefers prompts whose responses get different rewards, as those that are solved sometimes, and
+    comes back to them. Prompts that were not tried yet count as the best, and every prompt keeps a share."""
     temperature_fraction: float = Field(0.0, ge=0, le=1)
     """Share of prompts, from 0 to 1, whose responses are sampled for exploration at a random temperature between
     `searcher.temperature_low` and `searcher.temperature_high`. Responses to all other prompts are sampled at

@@ -17,6 +17,7 @@ from tba.buffer.draws import DrawLog, recorded_draws
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw, draw_each_once
+from tba.buffer.spreads import SpreadTable
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
 from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.arrivals import Arrivals
@@ -33,7 +34,7 @@ from tba.runs.overlap import Overlap
 from tba.runs.summary import write_summary
 from tba.runs.time_spent import time_record
 from tba.seeds import Purpose, generator
-from tba.types import Group, Report, TbaError, Version
+from tba.types import Group, Report, TbaError, Unused, Version
 
 NO_GROUPS_SYNCS, NO_GROUPS_STEPS = 10, 50
 """So many syncs, and at least so many steps, without a new group are told: data grow older by more than Searchers that
@@ -65,14 +66,16 @@ class Trainer:
         buffer_config: BufferConfig,
         checkpoint_config: CheckpointConfig,
         seed: int,
+        spreads: SpreadTable | None = None,
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
         staleness: ExactStaleness | None = None,
         success_reward: float = 0.5,
     ) -> None:
-        """`stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`: for how long the last
-        reports of Searchers are waited for. `staleness`: all data are to have one age, and wait for their step in a
-        queue; nothing is drawn from the buffer then. A response is right if its reward is above `success_reward`."""
+        """`spreads`: what Searchers choose prompts by, if they do. `stop_at_sync`: a stop that is asked for waits for
+        the next sync. `end_seconds`: for how long the last reports of Searchers are waited for. `staleness`: all data
+        are to have one age, and wait for their step in a queue; nothing is drawn from the buffer then. A response is
+        right if its reward is above `success_reward`."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -89,6 +92,7 @@ class Trainer:
         self.buffer_config = buffer_config
         self.checkpoint_config = checkpoint_config
         self.rng = generator(Purpose.DRAWS, seed)
+        self.spreads = spreads
         self.stop_at_sync = stop_at_sync
         self.end_seconds = end_seconds
         self.success_reward = success_reward
@@ -216,6 +220,8 @@ class Trainer:
         """Merge what the Searchers have collected, then publish."""
         self.merge()
         self._wait_until_explored()
+        if self.spreads is not None:
+            self.spreads.fold()
         self.publish()
         self._tell_if_no_groups_come()
 
@@ -225,13 +231,15 @@ class Trainer:
         with self.activity("merge"):
             groups = self.log.append(self.arrivals.groups(messages))
             self._add_to_buffer(groups)
+            self._note_spreads([*groups, *(m for m in messages if isinstance(m, Unused))])
             self._write_reports(messages)
             if groups:
                 self._last_new_group, self._told_of_no_groups = self.step, False
 
     def publish(self) -> None:
         with self.activity("publish", f"version {self.version}"):
-            self.weights.publish(self.version, self.learner.weights())
+            note = b"" if self.spreads is None else self.spreads.spreads().to_bytes()
+            self.weights.publish(self.version, self.learner.weights(), note)
             self._published = self.step
 
     def record(self, drawn: Draw, metrics: Mapping[str, Any], seconds: float) -> None:
@@ -278,6 +286,7 @@ class Trainer:
                 "draw_state": self.buffer.draw_state(),
                 "rng": self.rng.bit_generator.state,
                 "searchers": list(searchers),
+                "spreads": None if self.spreads is None else self.spreads.state(),
                 **({} if self.queue is None else {"queue": self.queue.state()}),
             }
             checkpoint = save_checkpoint(
@@ -320,6 +329,7 @@ class Trainer:
             self._refill_queue(self.queue, state)
         else:
             self._refill_buffer(state)
+        self._restore_spreads(state)
         self._last_new_group = self.step
         resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
         self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
@@ -422,6 +432,26 @@ class Trainer:
         self._num_merged += len(groups)
         for group in groups:
             self._groups_by_version[min(t.version for t in group.trajectories)] += 1
+
+    def _note_spreads(self, arrived: Sequence[Group | Message]) -> None:
+        if self.spreads is not None:
+            for one in arrived:
+                if isinstance(one, (Group, Unused)):
+                    self.spreads.add(one)
+
+    def _restore_spreads(self, state: Mapping[str, Any]) -> None:
+        """As the checkpoint has them; by the log, if its run did not choose prompts yet."""
+        if self.spreads is None:
+            return
+        position = state["log_position"]
+        if state.get("spreads") is not None:
+            self.spreads.restore(state["spreads"])
+        else:
+            for groups in self.log.read(stop=position):
+                self._note_spreads(groups)
+            self.spreads.fold()
+        for groups in self.log.read(start=position):
+            self._note_spreads(groups)
 
     def _tell_if_no_groups_come(self) -> None:
         """Once, until one comes. The Trainer goes on with what it has, which only grows older."""

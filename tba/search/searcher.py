@@ -17,7 +17,7 @@ from tba.runs.activity import JOINING, Activity
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.time_spent import time_record
 from tba.search.metrics import SearchTally
-from tba.search.prompts import Exploration, PromptStream
+from tba.search.prompts import Exploration, Prompts
 from tba.search.responses import ResponseCounts
 from tba.tasks.base import Problem
 from tba.types import (
@@ -28,6 +28,7 @@ from tba.types import (
     ScoredResponse,
     TbaError,
     TokenLogprobs,
+    Unused,
     Version,
 )
 
@@ -87,7 +88,7 @@ class Searcher:
         engine: Engine,
         reference: Reference | None,
         scorer: Scorer,
-        prompts: PromptStream,
+        prompts: Prompts,
         exploration: Exploration,
         weights: WeightSubscriber,
         groups: GroupSender,
@@ -318,6 +319,7 @@ class Searcher:
                 self._empty_engine(begin=False)
             with self.activity("load", "newer weights"):
                 self.engine.load(update)
+                self.prompts.learn(update.note)
                 self._handed_up = 0
                 self.activity.note(**update.version.record())
 
@@ -347,6 +349,12 @@ class Searcher:
             else:
                 self._tally.count_skipped_group()
                 self._responses.settle(scores, "skipped")
+                self._tell_of_unused(group)
+
+    def _tell_of_unused(self, group: Pending) -> None:
+        """Where prompts are chosen, also by those that taught nothing."""
+        if self.prompts.are_chosen:
+            self.groups.send(Unused(group.asked.problem.prompt.id, len(group.responses)))
 
     def _send(self, pending: Pending, reference: Sequence[TokenLogprobs], scores: Scores) -> None:
         group = self._group(pending, reference, scores)
@@ -354,6 +362,7 @@ class Searcher:
         if group is None:
             self._tally.count_dropped_group()
             self._responses.settle(scores, "dropped")
+            self._tell_of_unused(pending)
             self._give_up_if_fruitless(scores)
             return
         self._fruitless = 0

@@ -127,6 +127,9 @@ class Mixture:
         (level,) = rng.choices([level for _, level in self.parts], [share for share, _ in self.parts])
         return level
 
+    def draw(self, rng: random.Random) -> Chain:
+        return self.pick(rng).draw(rng)
+
     def num_chains(self, *, held_out: bool) -> int:
         """As many as can be drawn before a level runs out. A tenth is left over, because shares hold on average."""
         return int(0.9 * min(level.num_chains(held_out=held_out) / share for share, level in self.parts))

@@ -33,7 +33,7 @@ class Recorder:
         self._groups = groups
         self._kill_at = kill_at
 
-    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]]) -> None:
+    def publish(self, version: Version, tensors: Mapping[str, NDArray[np.uint8]], note: bytes = b"") -> None:
         digest = xxhash.xxh3_64_hexdigest(b"".join(tensor.tobytes() for tensor in tensors.values()))
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps([version, digest]) + "\n")

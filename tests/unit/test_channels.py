@@ -60,6 +60,49 @@ def subscriber(directory: Path) -> SharedWeightSubscriber:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def test_a_note_comes_with_its_version(tmp_path: Path) -> None:
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    inline = InlineWeights()
+    for step, note in enumerate([b"", b"first", b"a longer one" * 1_000, b"", b"last"]):
+        for channel in (publisher, inline):
+            channel.publish(at(step), payload(at(step), 8), note)
+        for update in (reader.newer_than(at(step - 1)), inline.newer_than(at(step - 1))):
+            assert_is_of(update, at(step), 8)
+            assert update is not None
+            assert update.note == note
+    assert len(list(tmp_path.glob("note-*"))) == 2, "older ones are removed"
+
+
+def test_a_reader_that_is_overtaken_gets_the_newest_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it reads the note of one version, three more are published: that file is gone, and the slot another."""
+    publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
+    publisher.publish(at(0), payload(at(0), 8), b"0")
+    reads = []
+    read_bytes = Path.read_bytes
+
+    def overtaken(path: Path) -> bytes:
+        if not reads:
+            for step in (1, 2, 3):
+                publisher.publish(at(step), payload(at(step), 8), str(step).encode())
+        reads.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", overtaken)
+    update = reader.newer_than(NEVER_PUBLISHED)
+    assert_is_of(update, at(3), 8)
+    assert update is not None
+    assert update.note == b"3"
+    assert reads == ["note-0-0", "note-0-3"]
+
+
+def test_a_damaged_note_is_not_believed(tmp_path: Path) -> None:
+    publisher = SharedWeightPublisher(tmp_path)
+    publisher.publish(at(1), payload(at(1), 8), b"true")
+    (tmp_path / "note-0-1").write_bytes(b"false")
+    with pytest.raises(RuntimeError, match="checksum"):
+        subscriber(tmp_path).newer_than(NEVER_PUBLISHED)
+
+
 def test_only_newer_versions_are_given(tmp_path: Path) -> None:
     publisher, reader = SharedWeightPublisher(tmp_path), subscriber(tmp_path)
     publisher.publish(at(0), payload(at(0), 8))

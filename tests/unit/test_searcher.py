@@ -13,11 +13,11 @@ from tba.engines.base import Finished
 from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.runs.activity import Activity
-from tba.search.prompts import Exploration, PromptStream
+from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
 from tba.search.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of
-from tba.types import Group, Prompt, Report, Response, TokenLogprobs, Version, WeightUpdate
+from tba.types import Group, Prompt, Report, Response, TokenLogprobs, Unused, Version, WeightUpdate
 
 PROBLEMS = [Problem(Prompt(str(i), "", (1,)), str(i), {}) for i in range(50)]
 BATCH = 2
@@ -122,14 +122,12 @@ class Weights:
         return self.newest if self.newest is not None and self.newest.version > version else None
 
 
-def searcher_of(
-    engine: Counting, sent: Sent, scorer: Any, activity: Activity | None = None, **changes: Any
-) -> Searcher:
+def searcher_of(engine: Counting, sent: Any, scorer: Any, activity: Activity | None = None, **changes: Any) -> Searcher:
     parts: dict[str, Any] = {"engine": engine, "reference": engine, "scorer": scorer, "groups": sent}
     settings: dict[str, Any] = {"weights": Weights(), "num_responses": 2, "prompts_per_batch": BATCH}
+    settings["prompts"] = PromptStream(PROBLEMS, [0])
     return Searcher(
         "searcher-0",
-        prompts=PromptStream(PROBLEMS, [0]),
         exploration=Exploration(0.0, 1.0, 1.0, [0]),
         activity=activity or Activity(None, "searcher-0"),
         **parts | settings | changes,
@@ -409,3 +407,62 @@ def test_the_counts_go_on_after_a_resume() -> None:
     again.restore(searcher.state())
     again.run_round()
     assert again._responses.values(0, 0) == {**again._responses.values(0, 0), "responses/generated": 24}
+
+
+# Prompts that are chosen
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Everything:
+    """Whatever is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.messages.append(message)
+
+
+class SomeEqual:
+    """Rewards by the prompt: equal for those below 20, none at all for those below 10, different for the others."""
+
+    names, num_processes, overlaps, num_queued = ("r",), 1, False, 0
+
+    def submit(self, request: ScoreRequest) -> Ticket:
+        number = int(request.prompt_id)
+        rewards: tuple[float | None, ...] = (None, None) if number < 10 else (1.0, 1.0 + (number >= 20))
+        return ticket_of(Scores(rewards, tuple((reward or 0.0,) for reward in rewards), ()))
+
+
+@pytest.mark.parametrize("choosing", [True, False])
+def test_what_is_not_handed_up_is_told_where_prompts_are_chosen(choosing: bool) -> None:
+    engine, sent = Counting(), Everything()
+    prompts = (ChosenPrompts if choosing else PromptStream)(PROBLEMS, [0])
+    searcher = searcher_of(
+        engine, sent, SomeEqual(), prompts=prompts, budget=20, skip_equal_rewards=True, prompts_per_batch=1_000
+    )
+    searcher.run_round()
+    unused = [message.prompt_id for message in sent.messages if isinstance(message, Unused)]
+    asked = [request.prompt.id for request in engine.requests]
+    assert unused == ([i for i in asked if int(i) < 20] if choosing else [])
+    assert [m.prompt.id for m in sent.messages if isinstance(m, Group)] == [i for i in asked if int(i) >= 20]
+
+
+def test_the_note_of_a_version_is_learnt_with_its_weights() -> None:
+    class Listening(PromptStream):
+        notes: list[bytes]
+
+        def learn(self, note: bytes) -> None:
+            self.notes.append(note)
+
+    prompts = Listening(PROBLEMS, [0])
+    prompts.notes = []
+    weights = Weights()
+    engine = Counting()
+    searcher = searcher_of(engine, Sent(engine), Slow(), prompts=prompts, weights=weights)
+    searcher.take_weights()
+    assert prompts.notes == []
+    weights.newest = WeightUpdate(Version(0, 3), {}, b"three")
+    searcher.take_weights()
+    searcher.take_weights()
+    assert prompts.notes == [b"three"]

@@ -246,3 +246,47 @@ def test_plain_reinforce_reaches_it_on_policy_only() -> None:
     off_policy.train("reward-tilted", plain_reinforce)
     assert on_policy.distance() < 1e-3
     assert off_policy.distance() > 0.1
+
+
+@given(seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_any_positive_weights_of_prompts_leave_the_optimum_where_it_is(seed: int) -> None:
+    """With all outcomes of every prompt, and parameters that prompts share: at the target the gradient of every prompt
+    vanishes, so that of any weighted sum does; and where it does not vanish, weights cannot make a minimum of zero."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (NUM_PROMPTS, NUM_OUTCOMES)
+    reference, reward, offset = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
+    reference = reference.log_softmax(-1)
+    target = (reference + reward / BETA).log_softmax(-1)
+    shared = torch.zeros(NUM_OUTCOMES, dtype=torch.float64, requires_grad=True)
+    weight_G = torch.rand(NUM_PROMPTS, generator=generator, dtype=torch.float64) + 0.01
+
+    def weighted(policy_GK: Tensor) -> Tensor:
+        losses = [
+            trajectory_balance(policy_GK[g : g + 1], reference[g : g + 1], reward[g : g + 1], beta=BETA).value
+            for g in range(NUM_PROMPTS)
+        ]
+        return (weight_G * torch.stack(losses)).sum()
+
+    at_target = weighted((target + shared).log_softmax(-1))
+    assert float(at_target.detach()) < 1e-20
+    assert torch.autograd.grad(at_target, shared)[0].abs().max() < 1e-10
+    assert float(weighted((target + offset + shared).log_softmax(-1)).detach()) > 1e-6
+
+
+def test_prompts_drawn_unevenly_reach_the_same_optimum() -> None:
+    """Shares as far apart as 1 to 16, from exact expectations."""
+    tabular = Tabular()
+    weight_G = torch.tensor([1.0, 1 / 4, 1 / 16], dtype=torch.float64)
+    optimizer = torch.optim.SGD([tabular.logits], lr=16.0)
+    for _ in range(1_000):
+        policy = tabular.logits.log_softmax(-1)
+        losses = [
+            trajectory_balance(policy[g : g + 1], tabular.reference[g : g + 1], tabular.reward[g : g + 1], beta=BETA)
+            for g in range(NUM_PROMPTS)
+        ]
+        loss = (weight_G * torch.stack([found.value for found in losses])).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert tabular.distance() < 1e-6
