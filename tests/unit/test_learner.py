@@ -175,6 +175,24 @@ def test_it_goes_on_where_it_was_saved(tmp_path: Path, folder: str, name: str) -
     assert_close(parameters(resumed.policy.model), parameters(straight.policy.model), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_learns_what_was_rewarded(tmp_path: Path, folder: str, name: str) -> None:
+    """On data that the policy itself has drawn, and then on the same data as they grow stale. It is the reference."""
+    learner = learner_in(tmp_path, folder, objective=OBJECTIVES[name])
+    groups = [with_reference_as_sampler(sampled_with(learner, group)) for group in groups_with_copies(3, 4)]
+
+    def preference() -> float:
+        """How the log-probability of a response goes with its reward."""
+        reward = np.array([[t.reward for t in group.trajectories] for group in groups])
+        own = [[t.response.logprob for t in sampled_with(learner, group).trajectories] for group in groups]
+        return float(((reward - reward.mean(1, keepdims=True)) * np.array(own)).mean())
+
+    before = preference()
+    for step in range(6):
+        assert learner.step(groups, ages(groups) + step, step + 1).updated
+    assert preference() > before + 0.1
+
+
 def test_a_gradient_that_is_not_finite_beside_the_policy_leaves_everything(tmp_path: Path, folder: str) -> None:
     learner = learner_in(tmp_path, folder, objective=OBJECTIVES["learned log Z"])
     groups = groups_with_copies(2, 0)
@@ -214,6 +232,11 @@ def sampled_with(learner: LocalLearner, group: Group) -> Group:
     with torch.no_grad():
         found = [learner.policy(pack([(group.prompt, [response])])).tokens_T.numpy() for response in responses]
     return with_logprobs(group, found)
+
+
+def with_reference_as_sampler(group: Group) -> Group:
+    views = (replace(t, reference_token_logprobs=t.response.token_logprobs) for t in group.trajectories)
+    return replace(group, trajectories=tuple(views))
 
 
 def first_token_off(group: Group, trajectory: int, by: float) -> Group:
