@@ -374,15 +374,15 @@ class CheckpointConfig(Section):
 class MetricsConfig(Section):
     """Which metrics are measured, and where they go besides `metrics.jsonl`, which is always written."""
 
+    grad_cosine: bool = True
+    """Whether every step measures the cosine between its gradient and that of the step before (`grad_cosine`). It is
+    estimated from 16,384 weights that are chosen once, which takes 64 KB and next to no time."""
     tensorboard: bool = True
     """Whether to write TensorBoard events into the folder of the run."""
     wandb: bool = False
     """Whether to send the metrics to Weights & Biases, which needs the `wandb` extra."""
     trackio: bool = False
     """Whether to send the metrics to trackio, which needs the `trackio` extra."""
-    grad_cosine: bool = True
-    """Whether every step measures the cosine between its gradient and that of the step before (`grad_cosine`). It is
-    estimated from 16,384 weights that are chosen once, which takes 64 KB and next to no time."""
 
 
 class Config(Section):

@@ -333,6 +333,7 @@ class Trainer:
         ended = {"event": PROCESS_ENDED, "source": TRAINER, **self.buffer.ledger_values()}
         self.metrics.write("event", self.step, {**ended, **time_record(self.activity)})
         self.draws.close()
+        self.overlap.close()
         self.metrics.close()
         write_summary(self.run_path)
 
