@@ -373,6 +373,7 @@ class Trainer:
         ended = {"event": PROCESS_ENDED, "source": TRAINER, **self._held.ledger_values()}
         self.metrics.write("event", self.step, {**ended, **time_record(self.activity)})
         self.draws.close()
+        self.overlap.close()
         self.metrics.close()
         write_summary(self.run_path)
 

@@ -8,6 +8,7 @@ change or step of work. Whoever watches the process takes one whose beat stays t
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 _SIZE = 1024
+_LIST_SECONDS = 1.0  # between two looks for new files
 _BEAT_SECONDS = 0.5  # beats that follow each other faster are not written: one costs more than a small model's step
 _DETAIL = 120  # characters shown: six bytes each at worst, so that the record is never cut
 PROCESSES = "processes"
@@ -168,10 +170,39 @@ def silences(activities: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def read_activities(run: Path) -> list[dict[str, Any]]:
     """The last thing each process of a run said it was doing."""
-    found = []
-    for path in sorted((run / PROCESSES).glob("*.json")):
-        try:
-            found.append(json.loads(path.read_bytes()))
-        except ValueError:
-            continue  # caught in the middle of a change
-    return found
+    shown = (_parsed(path.read_bytes()) for path in sorted((run / PROCESSES).glob("*.json")))
+    return [activity for activity in shown if activity is not None]
+
+
+class OpenActivities:
+    """Reads what the processes of a run are doing many times, in some microseconds: it keeps the files open.
+    A process that is started again under its name writes into the same file."""
+
+    def __init__(self, run: Path) -> None:
+        self._folder = run / PROCESSES
+        self._files: dict[Path, int] = {}
+        self._listed = -math.inf
+
+    def read(self) -> list[dict[str, Any]]:
+        """As `read_activities`. Those that began to show something within the last second may be missing."""
+        now = time.monotonic()
+        if now - self._listed >= _LIST_SECONDS:
+            self._listed = now
+            for path in self._folder.glob("*.json"):
+                if path not in self._files:
+                    self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        shown = (_parsed(os.pread(file, _SIZE, 0)) for file in self._files.values())
+        return [activity for activity in shown if activity is not None]
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    try:
+        activity: dict[str, Any] = json.loads(data)
+    except ValueError:
+        return None  # caught in the middle of a change
+    return activity

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tba.runs.activity import TRAINER, read_activities, seconds_searched
+from tba.runs.activity import TRAINER, OpenActivities, seconds_searched
 
 
 class Overlap:
     """Of one run, from its first step in this process on."""
 
     def __init__(self, run: Path) -> None:
-        self._run = run
+        self._activities = OpenActivities(run)
         self._totals: dict[tuple[str, int], float] | None = None
         self._values: dict[str, float] = {}
 
@@ -47,12 +47,15 @@ class Overlap:
         those that take turns do not overlap."""
         return self._values if self._totals else {}
 
+    def close(self) -> None:
+        self._activities.close()
+
     def _searched(self) -> float:
         """Seconds that the busiest Searcher has been searching since the last look; 0 at the first."""
         now = time.time()
         found = {
             (a["process"], a["pid"]): seconds_searched(a, now)
-            for a in read_activities(self._run)
+            for a in self._activities.read()
             if a["process"] != TRAINER and a["pid"] != os.getpid() and "searched" in a
         }
         before, self._totals = self._totals, (self._totals or {}) | found

@@ -196,7 +196,8 @@ def test_a_replay_leaves_the_run_as_it_was_and_a_run_of_its_own(
         *(".lock", "checkpoints", "config.toml", "metrics.jsonl", "processes", "replay.json", "summary.json"),
     }
     assert [p.name for p in sorted((run / "checkpoints").iterdir())] == ["step-000004", "step-000008"]
-    assert {r["kind"] for r in records(run)} == {"train"}
+    assert {r["kind"] for r in records(run)} == {"train", "event"}
+    assert {r["event"] for r in records(run, "event")} <= {"process_ended", "alarm", "alarm_cleared"}
     assert not [name for r in records(run) for name in r if name.startswith("buffer/")]
     assert main(["eval", str(run / "checkpoints" / "step-000008" / "model"), "--output", str(tmp_path / "x")]) == 0
     assert main(["status", str(run)]) == 0

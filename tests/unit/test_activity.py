@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tba.runs import activity as activity_module
-from tba.runs.activity import PROCESSES, Activity, doing_text, read_activities, silences
+from tba.runs.activity import PROCESSES, Activity, OpenActivities, doing_text, read_activities, silences
 
 
 class Clock:
@@ -178,3 +178,23 @@ def test_those_who_take_turns_in_one_process_are_silent_together(clock: Clock) -
     beats = (("a", 1, 990), ("b", 1, 950), ("c", 2, 900))
     shown = [{"process": name, "pid": pid, "since": 0, "beat": beat} for name, pid, beat in beats]
     assert silences(shown) == {"a": 10, "b": 10, "c": 100}
+
+
+def by_name(activities: list[dict[str, object]]) -> dict[object, object]:
+    return {activity["process"]: activity["doing"] for activity in activities}
+
+
+def test_files_that_are_kept_open_show_the_same(tmp_path: Path, clock: Clock) -> None:
+    """Also of a process that is started again, and of one that comes later, once somebody has looked."""
+    searcher, shown = Activity(tmp_path, "searcher-0"), OpenActivities(tmp_path)
+    with searcher("generate"):
+        assert shown.read() == read_activities(tmp_path)
+    assert shown.read() == read_activities(tmp_path)
+    Activity(tmp_path, "searcher-0", between="turn")
+    Activity(tmp_path, "trainer")
+    assert by_name(shown.read()) == {"searcher-0": "turn"}
+    clock.pass_seconds(2)
+    assert by_name(shown.read()) == {"searcher-0": "turn", "trainer": "idle"}
+    (tmp_path / PROCESSES / "trainer.json").write_bytes(b'{"process": "tr')
+    assert by_name(shown.read()) == {"searcher-0": "turn"}
+    shown.close()
