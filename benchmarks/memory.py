@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.machine import one_core
 from benchmarks.models import LARGE, SMOLLM2, balance_of, group, large, prompts, small, smollm2_path
 from benchmarks.report import Row, alternate, at_most, ratio_of, seconds
-from tba.config.settings import ModelConfig
+from tba.config.model import ModelConfig
 from tba.policy import recompute
 from tba.policy.attention import SHARED_PROMPT
 from tba.policy.policy import Policy, load_model

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from tba.config.run import RunConfig
 from tba.config.section import Section
-from tba.config.settings import Config, RunConfig
+from tba.config.settings import Config
 from tba.objectives import ObjectiveSettings
 from tba.tasks import TaskSettings
 

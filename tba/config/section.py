@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
 
@@ -21,3 +21,12 @@ def _check_device(value: str) -> str:
 
 Device = Annotated[str, AfterValidator(_check_device)]
 """The name of a device. Whether the machine has it, `tba/policy/placement.py` says."""
+
+
+def _comma_list(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
+DeviceList = Annotated[tuple[Device, ...], BeforeValidator(_comma_list)]

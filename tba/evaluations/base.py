@@ -17,7 +17,7 @@ from tba.tasks.base import Problem, Task
 from tba.types import Response
 
 if TYPE_CHECKING:
-    from tba.config.settings import EvaluationConfig
+    from tba.config.search import EvaluationConfig
     from tba.policy.policy import Reference
 
 OnDone = Callable[[int], None]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
-from tba.config.settings import TrainerConfig
+from tba.config.training import TrainerConfig
 from tba.policy.devices import CPU
 
 

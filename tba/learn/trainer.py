@@ -19,7 +19,7 @@ from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw, draw_each_once
 from tba.buffer.spreads import SpreadTable
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
-from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.config.training import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
 from tba.learn.checkpoint import Checkpoint, save_checkpoint

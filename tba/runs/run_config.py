@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tba.config.help import setting_names
+from tba.config.search import RewardConfig
 from tba.config.section import Section
-from tba.config.settings import Config, RewardConfig, embedded_settings, parse_config, to_toml
+from tba.config.settings import Config, embedded_settings, parse_config, to_toml
 from tba.learn.checkpoint import run_of_model
 from tba.objectives import without_those_of_others
 from tba.policy.names import EMBEDDED_MODEL

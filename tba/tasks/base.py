@@ -12,7 +12,8 @@ from tba.rewards.scoring import ScoreRequest
 from tba.types import Prompt, Response
 
 if TYPE_CHECKING:  # settings are parsed in processes that never load torch
-    from tba.config.settings import Config, EvaluationConfig
+    from tba.config.search import EvaluationConfig
+    from tba.config.settings import Config
     from tba.evaluations.base import Evaluator, Parts
 
 Content = str | list[dict[str, str]]

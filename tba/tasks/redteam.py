@@ -16,7 +16,7 @@ from tba.tasks.read_data import Row, read_rows
 from tba.types import Prompt, TbaError
 
 if TYPE_CHECKING:
-    from tba.config.settings import EvaluationConfig
+    from tba.config.search import EvaluationConfig
     from tba.evaluations.base import Evaluator, Parts
 
 COLUMN = "attacker_prompt"

@@ -17,7 +17,8 @@ from tba.tasks.read_data import Row, hold_out_last, read_rows, row_ids, source_n
 from tba.types import Prompt, TbaError
 
 if TYPE_CHECKING:
-    from tba.config.settings import Config, EvaluationConfig
+    from tba.config.search import EvaluationConfig
+    from tba.config.settings import Config
     from tba.evaluations.base import Evaluator, Parts
 
 _WRITTEN_OUT = re.compile(

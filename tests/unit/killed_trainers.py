@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainer_cases import random_groups, trainer_in
 
 from tba.channels.inline import InlineGroups
-from tba.config.settings import CheckpointConfig
+from tba.config.training import CheckpointConfig
 from tba.learn.checkpoint import list_checkpoints
 from tba.types import Version
 

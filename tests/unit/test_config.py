@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 import tba
 from tba.config.help import sections, settings_markdown, settings_text, task_lines
-from tba.config.settings import (
-    Config,
-    load_config,
-    parse_config,
-    to_toml,
-)
+from tba.config.settings import Config, load_config, parse_config, to_toml
 from tba.config.text import parse_overrides
 from tba.objectives import KINDS
 from tba.policy.names import EMBEDDED_MODEL

@@ -17,7 +17,7 @@ from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Arrived, draw, draw_each_once
 from tba.channels.base import Message
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.config.settings import TrainerConfig
+from tba.config.training import TrainerConfig
 from tba.learn.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_queue import StepQueue

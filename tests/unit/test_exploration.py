@@ -8,7 +8,7 @@ import torch
 from float64 import in_float64, to_float64
 from tiny_models import token_logprobs
 
-from tba.config.settings import SearcherConfig
+from tba.config.search import SearcherConfig
 from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine, stop_tokens
 from tba.policy.batch import pack

@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 from torch import nn
 from transformers import PreTrainedModel
 
-from tba.config.settings import TrainerConfig
+from tba.config.training import TrainerConfig
 from tba.learn.optimization import Optimization
 
 NUM_STEPS = 20

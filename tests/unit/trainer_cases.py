@@ -15,7 +15,7 @@ from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
-from tba.config.settings import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.config.training import BufferConfig, CheckpointConfig, TrainerConfig
 from tba.learn.epochs import Epochs
 from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
