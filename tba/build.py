@@ -16,7 +16,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
-from tba.buffer.replay import ReplayBuffer
 from tba.buffer.spreads import SpreadTable
 from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, WeightSubscriber
 from tba.config.settings import Config
@@ -24,12 +23,14 @@ from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
 from tba.engines.transformers import TransformersEngine
 from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
+from tba.learn.buffer_supply import BufferSupply
 from tba.learn.checkpoint import Checkpoint
 from tba.learn.epochs import Epochs
 from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
 from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
+from tba.learn.step_queue import StepQueue
 from tba.learn.trainer import Trainer
 from tba.policy.devices import device_of, moved, num_gpus
 from tba.policy.lora import add_adapters, has_adapters, without_adapters
@@ -67,27 +68,27 @@ def build_trainer(
 
     `repeatable`: what follows a checkpoint is made again as it was, weights and groups, by a run that starts from it.
     """
+    epochs = Epochs.read(run)
+    staleness = build_staleness(config, checkpoint, repeatable=repeatable)
     trainer = Trainer(
         run=run,
         learner=build_learner(config, activity),
-        buffer=ReplayBuffer(
-            config.buffer.capacity, config.buffer.capacity_per_prompt, recent_groups=config.trainer.num_groups
-        ),
+        supply=BufferSupply(config.trainer, config.buffer, epochs)
+        if staleness is None
+        else StepQueue(staleness, config.trainer.group_size),
         log=RolloutLog(run / ROLLOUTS),
         draws=DrawLog(run),
-        epochs=Epochs.read(run),
+        epochs=epochs,
         weights=weights,
         groups=groups,
         metrics=_metrics(config, run, checkpoint, started, _known(config, takes_turns=repeatable)),
         activity=activity,
         config=config.trainer,
-        buffer_config=config.buffer,
         checkpoint_config=config.checkpoint,
         seed=config.run.seed,
         spreads=SpreadTable() if config.searcher.prompts == "solve_rate" else None,
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
-        staleness=build_staleness(config, checkpoint, repeatable=repeatable),
         success_reward=config.evaluation.success_reward,
     )
     if checkpoint is not None:

@@ -237,7 +237,7 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
     with_sections = {
         m for m in parts if imports(m) & {"config.model", "config.run", "config.search", "config.training"}
     }
-    assert with_sections == {"learn.trainer", "learn.optimization"}, "they take their sections"
+    assert with_sections == {"learn.buffer_supply", "learn.optimization", "learn.trainer"}, "they take their sections"
 
 
 def test_nobody_asks_for_a_launcher_by_its_name() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +14,16 @@ import numpy as np
 
 from tba.buffer.draws import DrawLog, recorded_draws
 from tba.buffer.log import RolloutLog
-from tba.buffer.replay import ReplayBuffer
-from tba.buffer.sampling import Draw, draw, draw_each_once
+from tba.buffer.sampling import Draw
 from tba.buffer.spreads import SpreadTable
 from tba.channels.base import GroupReceiver, Message, WeightPublisher
-from tba.config.training import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.config.training import CheckpointConfig, TrainerConfig
 from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
 from tba.learn.checkpoint import Checkpoint, save_checkpoint
 from tba.learn.epochs import Epochs
-from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_metrics import step_metrics
-from tba.learn.step_queue import StepQueue
+from tba.learn.supply import Supply
 from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.metrics import Metrics, costs
@@ -54,7 +51,7 @@ class Trainer:
         *,
         run: Path,
         learner: Learner,
-        buffer: ReplayBuffer,
+        supply: Supply,
         log: RolloutLog,
         draws: DrawLog,
         epochs: Epochs,
@@ -63,24 +60,20 @@ class Trainer:
         metrics: Metrics,
         activity: Activity,
         config: TrainerConfig,
-        buffer_config: BufferConfig,
         checkpoint_config: CheckpointConfig,
         seed: int,
         spreads: SpreadTable | None = None,
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
-        staleness: ExactStaleness | None = None,
         success_reward: float = 0.5,
     ) -> None:
         """`spreads`: what Searchers choose prompts by, if they do. `stop_at_sync`: a stop that is asked for waits for
-        the next sync. `end_seconds`: for how long the last reports of Searchers are waited for. `staleness`: all data
-        are to have one age, and wait for their step in a queue; nothing is drawn from the buffer then. A response is
-        right if its reward is above `success_reward`."""
+        the next sync. `end_seconds`: for how long the last reports of Searchers are waited for. A response is right if
+        its reward is above `success_reward`."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
-        self.buffer = buffer
-        self.queue = None if staleness is None else StepQueue(staleness)
+        self.supply = supply
         self.log = log
         self.draws = draws
         self.epochs = epochs
@@ -89,7 +82,6 @@ class Trainer:
         self.metrics = metrics
         self.activity = activity
         self.config = config
-        self.buffer_config = buffer_config
         self.checkpoint_config = checkpoint_config
         self.rng = generator(Purpose.DRAWS, seed)
         self.spreads = spreads
@@ -104,20 +96,13 @@ class Trainer:
         self.lacks_groups = False
         """Whether `advance` ended because it had too little to draw from."""
         self._saved = self._published = -1
-        self._num_merged = 0
         self._last_new_group = 0
         self._told_of_no_groups = False
-        self._groups_by_version: Counter[Version] = Counter()
 
     @property
     def version(self) -> Version:
         """Of the weights as they are now."""
         return Version(self.epoch, self.step)
-
-    @property
-    def _held(self) -> ReplayBuffer | StepQueue:
-        """What groups wait in."""
-        return self.buffer if self.queue is None else self.queue
 
     @property
     def finished(self) -> bool:
@@ -150,10 +135,10 @@ class Trainer:
         True if it has merged all that has arrived.
         """
         while not self._must_end():
-            enough = self._has_enough()
+            enough = self.supply.has_enough(self.version)
             if not enough:
                 self.merge()
-                enough = self._has_enough()
+                enough = self.supply.has_enough(self.version)
             self.lacks_groups = not enough
             if self.lacks_groups:
                 return True
@@ -167,13 +152,10 @@ class Trainer:
         """If it lacks groups: until there is enough to draw from, or until asked to stop."""
         if not self.lacks_groups:
             return
-        doing = ("wait", f"for groups that are at most {self.config.staleness_limit} steps old")
-        if self._num_merged < self.config.first_fill and self.queue is None:
-            doing = ("fill", f"waits for the first {self.config.first_fill} groups")
-        with self.activity(*doing):
+        with self.activity(*self.supply.lacks()):
             while self.lacks_groups and not self.stop_requested:
                 self.merge(wait=True)
-                self.lacks_groups = not self._has_enough()
+                self.lacks_groups = not self.supply.has_enough(self.version)
 
     def make_step(self) -> None:
         started = time.monotonic()
@@ -183,19 +165,9 @@ class Trainer:
         self.record(drawn, metrics, time.monotonic() - started)
 
     def draw(self) -> Draw:
-        """Groups for one step, from the buffer or the queue as it is."""
+        """Groups for one step, from what is there."""
         with self.activity("draw"):
-            if self.queue is not None:
-                return draw_each_once(self.queue.take(self.version), self.config.group_size, self.rng)
-            return draw(
-                self.buffer,
-                num_groups=self.config.num_groups,
-                group_size=self.config.group_size,
-                recent_fraction=self.buffer_config.recent_fraction,
-                uniform_fraction=self.buffer_config.uniform_fraction,
-                inverse_temperature=self.buffer_config.inverse_temperature,
-                rng=self.rng,
-            )
+            return self.supply.draw(self.version, self.rng)
 
     def train_step(self, groups: Sequence[Group]) -> dict[str, Any]:
         """One optimizer step on these groups; the numbers that describe it."""
@@ -230,7 +202,7 @@ class Trainer:
         messages = self.groups.receive(wait)
         with self.activity("merge"):
             groups = self.log.append(self.arrivals.groups(messages))
-            self._add_to_buffer(groups)
+            self.supply.extend(groups)
             self._note_spreads([*groups, *(m for m in messages if isinstance(m, Unused))])
             self._write_reports(messages)
             if groups:
@@ -246,17 +218,9 @@ class Trainer:
         """Write down what the step just made was trained on, and the numbers that describe it."""
         with self.activity("log"):
             self.draws.append(self.step, drawn.rows)
-            self._held.ledger.count_draws(drawn.rows)
-            held = {
-                "buffer/size": len(self.buffer),
-                "buffer/prompts": self.buffer.num_prompts,
-                "buffer/duplicates": self.buffer.num_duplicates,
-                "buffer/evicted": self.buffer.num_evicted,
-            }
-            if self.queue is not None:
-                held = {"buffer/size": len(self.queue), "buffer/evicted": self.queue.num_dropped}
+            self.supply.ledger.count_draws(drawn.rows)
             spent = {**self.overlap.values(), **costs(seconds, self.activity)}
-            self.metrics.write("train", self.step, {**metrics, **held, **spent})
+            self.metrics.write("train", self.step, {**metrics, **self.supply.values(), **spent})
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -283,11 +247,10 @@ class Trainer:
                 "tokens_trained": self.tokens_trained,
                 "elapsed": self.metrics.elapsed,
                 "log_position": self.log.position,
-                "draw_state": self.buffer.draw_state(),
                 "rng": self.rng.bit_generator.state,
                 "searchers": list(searchers),
                 "spreads": None if self.spreads is None else self.spreads.state(),
-                **({} if self.queue is None else {"queue": self.queue.state()}),
+                **self.supply.state(),
             }
             checkpoint = save_checkpoint(
                 self.run_path,
@@ -318,39 +281,18 @@ class Trainer:
         self.learner.load(checkpoint.path)
         self.draws.go_back_to(self.step)
         for rows in recorded_draws(self.run_path):
-            self._held.ledger.count_draws(rows)
+            self.supply.ledger.count_draws(rows)
         if new_epoch:
             # After the draws went back: those that a replay reads are of the line of the newest epoch.
             self.epoch = self.epochs.branch(self.version).epoch
             self.epochs.write(self.run_path)
         if not keep_tail:
             self.log.set_aside_after(state["log_position"])
-        if self.queue is not None:
-            self._refill_queue(self.queue, state)
-        else:
-            self._refill_buffer(state)
+        self.supply.refill(self.log, state, self.version)
         self._restore_spreads(state)
         self._last_new_group = self.step
         resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
         self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
-
-    def _refill_buffer(self, state: Mapping[str, Any]) -> None:
-        for groups in self.log.read(stop=state["log_position"]):
-            self._add_to_buffer(groups)
-        limit = self.config.staleness_limit
-        if limit is not None:
-            self._evict_stale(limit)
-        if "queue" not in state:
-            self.buffer.restore_draw_state(state["draw_state"])
-        for groups in self.log.read(start=state["log_position"]):
-            self._add_to_buffer(groups)
-
-    def _refill_queue(self, queue: StepQueue, state: Mapping[str, Any]) -> None:
-        """Of all that was merged, what waited for its step at the checkpoint; nothing if ages begin anew there."""
-        begins_anew = queue.schedule.first == self.step
-        waiting = set() if begins_anew else {row for _, row in state["queue"]["waiting"]}
-        for groups in self.log.read():
-            queue.extend(groups, waiting)
 
     def conclude(self, searchers: Sequence[Mapping[str, Any]] = ()) -> None:
         """Save, as `save` does, publish the last weights, and tell the Searchers that no others follow."""
@@ -370,7 +312,7 @@ class Trainer:
                 self.merge()
         else:  # of what comes after the checkpoint nothing is merged, but how Searchers ended is told
             self._write_reports([m for m in self.groups.receive() if isinstance(m, Report) and m.is_last])
-        ended = {"event": PROCESS_ENDED, "source": TRAINER, **self._held.ledger_values()}
+        ended = {"event": PROCESS_ENDED, "source": TRAINER, **self.supply.ledger_values()}
         self.metrics.write("event", self.step, {**ended, **time_record(self.activity)})
         self.draws.close()
         self.overlap.close()
@@ -393,46 +335,14 @@ class Trainer:
         stopping = self.stop_requested and (not self.stop_at_sync or self.config.syncs_after(self.step))
         return self.finished or stopping
 
-    def _has_enough(self) -> bool:
-        """Drop what is too old, and see whether there is enough to draw from: the buffer was filled once, and, under a
-        staleness limit, as many groups as a step draws have come that are fresh. Or, if all data are to have one age,
-        whether the groups of the next step have come."""
-        if self.queue is not None:
-            return self.queue.has_groups_for(self.version)
-        if self._num_merged < self.config.first_fill:
-            return False
-        limit = self.config.staleness_limit
-        if limit is None:
-            return True
-        self._evict_stale(limit)
-        return self._num_fresh(limit) >= self.config.num_groups
-
     def _wait_until_explored(self) -> None:
-        """If all data are to have one age: until the version that is published has made all its groups. Searchers see
-        the newest version only, so one that is replaced too early might never make them."""
+        """Until the Searchers may go on to newer weights than those that are published."""
         published = Version(self.epoch, self._published)
-        if self.queue is None or self.queue.is_explored(published):
+        if self.supply.is_explored(published):
             return
         with self.activity("wait", f"for the groups of version {published}"):
-            while not self.queue.is_explored(published) and not self.stop_requested:
+            while not self.supply.is_explored(published) and not self.stop_requested:
                 self.merge(wait=True)
-
-    def _num_fresh(self, limit: int) -> int:
-        for version in [v for v in self._groups_by_version if self.epochs.age(v, self.version) > limit]:
-            del self._groups_by_version[version]
-        return self._groups_by_version.total()
-
-    def _evict_stale(self, limit: int) -> None:
-        self.buffer.evict_outside(self.epochs.fresh(self.version, limit))
-
-    def _add_to_buffer(self, groups: Sequence[Group]) -> None:
-        if self.queue is not None:
-            self.queue.extend(groups)
-            return
-        self.buffer.extend(groups)
-        self._num_merged += len(groups)
-        for group in groups:
-            self._groups_by_version[min(t.version for t in group.trajectories)] += 1
 
     def _note_spreads(self, arrived: Sequence[Group | Message]) -> None:
         if self.spreads is not None:

@@ -64,7 +64,7 @@ def test_a_run_that_goes_on_misses_nothing_and_one_with_a_group_less_does(
 
 
 def queue_of(**settings: int) -> StepQueue:
-    return StepQueue(ExactStaleness(**{"staleness": 1, "num_groups": 2, "num_steps": 9, **settings}))
+    return StepQueue(ExactStaleness(**{"staleness": 1, "num_groups": 2, "num_steps": 9, **settings}), 4)
 
 
 def serials(taken: list[Arrived]) -> list[int]:
@@ -74,20 +74,20 @@ def serials(taken: list[Arrived]) -> list[int]:
 def test_a_step_takes_the_first_groups_of_the_version_that_is_due() -> None:
     queue = queue_of()
     queue.extend(random_groups(3))
-    assert queue.has_groups_for(Version(0, 0))
+    assert queue.has_enough(Version(0, 0))
     assert not queue.is_explored(Version(0, 0)), "the first version makes two steps' groups"
     assert serials(queue.take(Version(0, 0))) == [1, 2]
-    assert not queue.has_groups_for(Version(0, 1)), "one group is left"
+    assert not queue.has_enough(Version(0, 1)), "one group is left"
     queue.extend([replace(group, serial=10 + group.serial) for group in random_groups(2, version=1)])
     queue.extend([replace(group, serial=20 + group.serial) for group in random_groups(2)])
     assert queue.is_explored(Version(0, 0))
     assert queue.is_explored(Version(0, 1))
-    assert queue.has_groups_for(Version(0, 1))
+    assert queue.has_enough(Version(0, 1))
     taken = queue.take(Version(0, 1))
     assert serials(taken) == [3, 21]
     assert [one.row for one in taken] == [2 * GROUP_SIZE, 5 * GROUP_SIZE], "rows count everything that came"
     assert len(queue) == 3 * GROUP_SIZE
-    assert queue.has_groups_for(Version(0, 2))
+    assert queue.has_enough(Version(0, 2))
     assert serials(queue.take(Version(0, 2))) == [11, 12]
     assert queue.num_dropped == GROUP_SIZE, "a group of version 0 that was one too many"
 
@@ -95,10 +95,10 @@ def test_a_step_takes_the_first_groups_of_the_version_that_is_due() -> None:
 def test_groups_of_an_abandoned_epoch_are_never_taken() -> None:
     queue = queue_of(first=4)
     queue.extend(random_groups(4, version=Version(0, 4)))
-    assert not queue.has_groups_for(Version(1, 4))
+    assert not queue.has_enough(Version(1, 4))
     assert len(queue) == 0
     queue.extend(random_groups(2, version=Version(1, 4)))
-    assert queue.has_groups_for(Version(1, 4))
+    assert queue.has_enough(Version(1, 4))
 
 
 def test_a_queue_is_filled_again_from_the_log() -> None:
@@ -107,7 +107,7 @@ def test_a_queue_is_filled_again_from_the_log() -> None:
     for merge in merges:
         queue.extend(merge)
     queue.take(Version(0, 0))
-    state = queue.state()
+    state = queue.state()["queue"]
     again = queue_of()
     for merge in merges:
         again.extend(merge, {row for _, row in state["waiting"]})
@@ -129,8 +129,8 @@ class Slow(InlineGroups):
     def __init__(self, trainer: Trainer, killed_at: int, stop_at: int = -1) -> None:
         super().__init__()
         assert isinstance(trainer.weights, InlineWeights)
-        assert trainer.queue is not None
-        self._trainer, self._weights, self._owed = trainer, trainer.weights, trainer.queue.schedule.owed
+        assert isinstance(trainer.supply, StepQueue)
+        self._trainer, self._weights, self._owed = trainer, trainer.weights, trainer.supply.schedule.owed
         self._killed_at, self._stop_at = killed_at, stop_at
         self._version, self._num_made, self.num_sent = Version(-1, -1), 0, 0
         self._num_waits = 0
@@ -188,13 +188,13 @@ def test_a_stop_while_it_waits_for_a_version_to_be_explored_saves_and_ends(tmp_p
 
 
 def checkpoint_in(run: Path, queue: StepQueue | None, step: int) -> Checkpoint:
-    state: dict[str, Any] = {"step": step} | ({} if queue is None else {"queue": queue.state()})
+    state: dict[str, Any] = {"step": step} | ({} if queue is None else queue.state())
     return save_checkpoint(run, step, save=lambda folder: None, state=state, keep_last=1)
 
 
 def test_ages_go_on_where_the_groups_wait_and_begin_anew_elsewhere(tmp_path: Path) -> None:
     schedule = ExactStaleness(staleness=2, num_groups=2, num_steps=9)
-    queue = StepQueue(schedule)
+    queue = StepQueue(schedule, 4)
     for version in (1, 2):  # what waits after step 3
         queue.extend(random_groups(2, version=version))
     saved = checkpoint_in(tmp_path / "run", queue, 3)

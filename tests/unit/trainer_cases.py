@@ -13,13 +13,15 @@ from transformers import PreTrainedModel
 
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
-from tba.buffer.replay import ReplayBuffer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.training import BufferConfig, CheckpointConfig, TrainerConfig
+from tba.learn.buffer_supply import BufferSupply
 from tba.learn.epochs import Epochs
 from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.learner import LocalLearner
 from tba.learn.optimization import Optimization
+from tba.learn.step_queue import StepQueue
+from tba.learn.supply import Supply
 from tba.learn.trainer import Trainer
 from tba.objectives import ObjectiveConfig
 from tba.objectives.dr_grpo import Settings as DrGrpo
@@ -94,24 +96,24 @@ def trainer_in(
     run.mkdir(exist_ok=True)
     settings = {"num_groups": 2, "group_size": GROUP_SIZE, **settings}
     config = TrainerConfig(learning_rate=1e-2, **settings)
+    epochs = Epochs.read(run)
+    supply: Supply = BufferSupply(config, BufferConfig(capacity=1_000), epochs)
+    if config.staleness is not None:
+        supply = StepQueue(ExactStaleness(config.staleness, config.num_groups, config.num_steps), config.group_size)
     return Trainer(
         run=run,
         learner=learner_in(run, folder, attention=attention, objective=objective, **settings),
-        buffer=ReplayBuffer(1_000, 100),
+        supply=supply,
         log=RolloutLog(run / "rollouts"),
         draws=DrawLog(run),
-        epochs=Epochs.read(run),
+        epochs=epochs,
         weights=InlineWeights(),
         groups=InlineGroups(),
         metrics=Metrics(run),
         activity=Activity(run, "trainer"),
         config=config,
-        buffer_config=BufferConfig(),
         checkpoint_config=CheckpointConfig(period=0),
         seed=0,
-        staleness=None
-        if config.staleness is None
-        else ExactStaleness(config.staleness, config.num_groups, config.num_steps),
     )
 
 
