@@ -82,6 +82,7 @@ def build_trainer(
         checkpoint_config=config.checkpoint,
         seed=config.run.seed,
         spreads=SpreadTable() if config.searcher.prompts == "solve_rate" else None,
+        reward_is_random=config.reward.is_random or (not config.reward.is_named and config.task.reward_is_random),
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
     )

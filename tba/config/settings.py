@@ -138,6 +138,10 @@ class RewardConfig(Section):
     model's context length."""
     model_device: Device = "auto"
     """Device of the reward model, such as `cuda:1`. `auto` is that of the Searcher's engine."""
+    is_random: bool = False
+    """Whether the reward gives equal responses different numbers, as a judge that is sampled does. A run whose draws
+    prefer high rewards then says that high rewards are partly luck, and which setting to change. If false, a run says
+    so when it has seen two equal responses with different rewards."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group of responses. A group that takes longer is dropped. A reward function that is
     not `async def` is then ended by killing its process."""
@@ -267,6 +271,11 @@ class BufferConfig(Section):
     inverse_temperature: float = Field(1.0, ge=0)
     """Inverse temperature of the softmax over rewards by which responses are drawn from the whole buffer; 0 is
     uniform."""
+
+    @property
+    def tilt(self) -> float:
+        """By how much rewards tilt draws: the inverse temperature, or 0 if no draw goes by it."""
+        return 0.0 if self.recent_fraction == 1 or self.uniform_fraction == 1 else self.inverse_temperature
 
 
 class TrainerConfig(Section):

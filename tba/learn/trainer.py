@@ -24,6 +24,7 @@ from tba.learn.arrivals import Arrivals
 from tba.learn.base import Learner
 from tba.learn.checkpoint import Checkpoint, save_checkpoint
 from tba.learn.epochs import Epochs
+from tba.learn.noise import NoiseWatch
 from tba.learn.step_metrics import step_metrics
 from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
 from tba.runs.metrics import Metrics, costs
@@ -62,11 +63,13 @@ class Trainer:
         checkpoint_config: CheckpointConfig,
         seed: int,
         spreads: SpreadTable | None = None,
+        reward_is_random: bool = False,
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
     ) -> None:
-        """`spreads`: what Searchers choose prompts by, if they do. `stop_at_sync`: a stop that is asked for waits for
-        the next sync. `end_seconds`: for how long the last reports of Searchers are waited for."""
+        """`spreads`: what Searchers choose prompts by, if they do. `reward_is_random`: it is known to give equal
+        responses different numbers. `stop_at_sync`: a stop that is asked for waits for the next sync. `end_seconds`:
+        for how long the last reports of Searchers are waited for."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -83,6 +86,7 @@ class Trainer:
         self.checkpoint_config = checkpoint_config
         self.rng = generator(Purpose.DRAWS, seed)
         self.spreads = spreads
+        self.noise = NoiseWatch(tilt=buffer_config.tilt, declared=reward_is_random)
         self.stop_at_sync = stop_at_sync
         self.end_seconds = end_seconds
         self.epoch = 0
@@ -211,6 +215,7 @@ class Trainer:
             groups = self.log.append(self.arrivals.groups(messages))
             self._add_to_buffer(groups)
             self._count_unused(messages)
+            self._tell_of_noise()
             self._write_reports(messages)
             if groups:
                 self._last_new_group, self._told_of_no_groups = self.step, False
@@ -372,6 +377,11 @@ class Trainer:
             if self.spreads is not None:
                 self.spreads.add(group)
             self._groups_by_version[min(t.version for t in group.trajectories)] += 1
+
+    def _tell_of_noise(self) -> None:
+        message = self.noise.message(self.buffer.reward_noise)
+        if message is not None:
+            self.metrics.write("event", self.step, {"event": "random_rewards", "message": message})
 
     def _count_unused(self, messages: Sequence[Message]) -> None:
         if self.spreads is not None:
