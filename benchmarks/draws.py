@@ -86,16 +86,19 @@ def _time_draws(buffers: dict[int, ReplayBuffer], recent_fraction: float, rng: n
 
 
 def _filled(num_trajectories: int, num_prompts: int) -> ReplayBuffer:
-    """A full buffer, the last hundredth of which came with the latest merge. All share one response's arrays."""
-    tokens, logprobs = np.zeros(40, np.int32), np.zeros(40, np.float32)
-    response = Response(tokens, logprobs, ((Version(0, 0), 40),), "text", True)
+    """A full buffer, the last hundredth of which came with the latest merge. Responses differ, and share memory."""
+    per_prompt = num_trajectories // num_prompts
+    tokens, logprobs = np.arange(per_prompt + 40, dtype=np.int32), np.zeros(40, np.float32)
+    responses = [
+        Response(tokens[i : i + 40], logprobs, ((Version(0, 0), 40),), "text", True) for i in range(per_prompt)
+    ]
     rng = np.random.default_rng(1)
     buffer = ReplayBuffer(num_trajectories, max(PER_PROMPT, num_trajectories // num_prompts))
-    per_prompt = num_trajectories // num_prompts
     groups = []
     for index in range(num_prompts):
         rewards = rng.normal(size=per_prompt).tolist()
-        trajectories = tuple(Trajectory(response, reward, (reward,), logprobs) for reward in rewards)
+        scored = zip(responses, rewards, strict=True)
+        trajectories = tuple(Trajectory(response, reward, (reward,), logprobs) for response, reward in scored)
         groups.append(Group(Prompt(str(index), "prompt", (1, 2, 3)), trajectories, "benchmark", index))
     num_recent = max(1, num_prompts // 100)
     buffer.extend(groups[:-num_recent])

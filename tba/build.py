@@ -31,6 +31,7 @@ from tba.learn.learner import LocalLearner
 from tba.learn.moving_reference import MovingReference
 from tba.learn.optimization import Optimization
 from tba.learn.step_queue import StepQueue
+from tba.learn.supply import Supply
 from tba.learn.trainer import Trainer
 from tba.policy.devices import device_of, moved, num_gpus
 from tba.policy.lora import add_adapters, has_adapters, without_adapters
@@ -73,9 +74,7 @@ def build_trainer(
     trainer = Trainer(
         run=run,
         learner=build_learner(config, activity),
-        supply=BufferSupply(config.trainer, config.buffer, epochs)
-        if staleness is None
-        else StepQueue(staleness, config.trainer.group_size),
+        supply=_supply(config, epochs, staleness),
         log=RolloutLog(run / ROLLOUTS),
         draws=DrawLog(run),
         epochs=epochs,
@@ -96,6 +95,13 @@ def build_trainer(
         keep_tail = not repeatable and config.trainer.staleness_limit is None
         trainer.restore(checkpoint, keep_tail=keep_tail, new_epoch=not repeatable)
     return trainer
+
+
+def _supply(config: Config, epochs: Epochs, staleness: ExactStaleness | None) -> Supply:
+    if staleness is not None:
+        return StepQueue(staleness, config.trainer.group_size)
+    is_random = config.reward.is_random or (not config.reward.is_named and config.task.reward_is_random)
+    return BufferSupply(config.trainer, config.buffer, epochs, reward_is_random=is_random)
 
 
 def build_staleness(config: Config, checkpoint: Checkpoint | None, *, repeatable: bool) -> ExactStaleness | None:

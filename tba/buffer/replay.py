@@ -72,6 +72,8 @@ class ReplayBuffer:
         self._fresh: dict[int, Steps] = {}
         self.ledger = RowLedger()
         """What became of every trajectory. Whoever trains on a draw tells it."""
+        self.reward_noise = 0.0
+        """The largest difference that was seen between rewards of equal responses to one prompt."""
         self.num_added = 0
         self.num_evicted = 0
         """Trajectories that left for want of room."""
@@ -179,6 +181,7 @@ class ReplayBuffer:
         record = self._record_of(group.prompt)
         num_distinct = record.num_distinct
         record.append(group.trajectories, self._next_arrival)
+        self.reward_noise = max(self.reward_noise, record.noise)
         self._num_distinct += record.num_distinct - num_distinct
         self._picker.mark(record, True)
         for version, same in groupby(t.version for t in group.trajectories):

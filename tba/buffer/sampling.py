@@ -3,7 +3,8 @@
     recent branch, probability m    prompt: the next of a shuffled round of the newest merges' prompts
                                     responses: uniform among those of these merges
     whole branch, probability 1-m   prompt: uniform over all prompts in the buffer, independently
-                                    responses: p = (1-u) softmax(inverse temperature x reward) + u / n, over all n
+                                    responses: p = (1-u) softmax(inverse temperature x reward) + u / n, over all n;
+                                    equal responses by the mean of their rewards
 
 K responses are drawn without replacement. Where there are fewer than K to draw from, all K are drawn with
 replacement from the same distribution, so that a drawn group always has K.
@@ -103,8 +104,8 @@ def _draw_whole(
     if record.num_live > LONG_LIST and record.num_live >= 4 * k:
         return _draw_from_long_list(record, k, uniform_fraction, inverse_temperature, rng)
     places = record.live_places(record.start)
-    rewards = record.rewards[places.start : places.stop] if isinstance(places, range) else record.rewards[places]
-    log_p = mixture_log_p(rewards, uniform_fraction, inverse_temperature)
+    tilts = record.tilts() if isinstance(places, range) else record.tilts()[places - record.start]
+    log_p = mixture_log_p(tilts, uniform_fraction, inverse_temperature)
     chosen = gumbel_top_k(log_p, k, rng) if len(log_p) >= k else gumbel_max(log_p, k, rng)
     return places.start + chosen if isinstance(places, range) else places[chosen]
 

@@ -70,6 +70,10 @@ class RewardConfig(Section):
     model's context length."""
     model_device: Device = "auto"
     """Device of the reward model, such as `cuda:1`. `auto` is that of the Searcher's engine."""
+    is_random: bool = False
+    """Whether the reward gives equal responses different numbers, as a judge that is sampled does. A run whose draws
+    prefer high rewards then says that high rewards are partly luck, and which setting to change. If false, a run says
+    so when it has seen two equal responses with different rewards."""
     timeout_seconds: float = Field(30.0, gt=0)
     """Time limit for scoring one group of responses. A group that takes longer is dropped. A reward function that is
     not `async def` is then ended by killing its process."""

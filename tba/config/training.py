@@ -26,6 +26,11 @@ class BufferConfig(Section):
     """Inverse temperature of the softmax over rewards by which responses are drawn from the whole buffer; 0 is
     uniform."""
 
+    @property
+    def tilt(self) -> float:
+        """By how much rewards tilt draws: the inverse temperature, or 0 if no draw goes by it."""
+        return 0.0 if self.recent_fraction == 1 or self.uniform_fraction == 1 else self.inverse_temperature
+
 
 class TrainerConfig(Section):
     """The process that learns."""

@@ -14,19 +14,24 @@ from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import Draw, draw
 from tba.config.training import BufferConfig, TrainerConfig
 from tba.learn.epochs import Epochs
+from tba.learn.noise import NoiseWatch
 from tba.types import Group, Version
 
 
 class BufferSupply:
     """A `Supply`: most-on-policy draws, once the buffer was filled, and while there is enough within the limit."""
 
-    def __init__(self, config: TrainerConfig, buffer_config: BufferConfig, epochs: Epochs) -> None:
+    def __init__(
+        self, config: TrainerConfig, buffer_config: BufferConfig, epochs: Epochs, *, reward_is_random: bool = False
+    ) -> None:
+        """`reward_is_random`: it is known to give equal responses different numbers."""
         self.buffer = ReplayBuffer(
             buffer_config.capacity, buffer_config.capacity_per_prompt, recent_groups=config.num_groups
         )
         self._config = config
         self._buffer_config = buffer_config
         self._epochs = epochs
+        self._noise = NoiseWatch(tilt=buffer_config.tilt, declared=reward_is_random)
         self._num_merged = 0
         self._groups_by_version: Counter[Version] = Counter()
 
@@ -39,6 +44,10 @@ class BufferSupply:
         self._num_merged += len(groups)
         for group in groups:
             self._groups_by_version[min(t.version for t in group.trajectories)] += 1
+
+    def new_events(self) -> list[dict[str, Any]]:
+        message = self._noise.message(self.buffer.reward_noise)
+        return [] if message is None else [{"event": "random_rewards", "message": message}]
 
     def has_enough(self, now: Version) -> bool:
         """The buffer was filled once, and, under a limit, as many groups as a step draws have come that are fresh."""

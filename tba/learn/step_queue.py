@@ -52,6 +52,9 @@ class StepQueue:
             self._next_row += len(group.trajectories)
             self._ledger.arrive(group.source, self._next_row, len(group.trajectories))
 
+    def new_events(self) -> list[dict[str, Any]]:
+        return []
+
     def has_enough(self, now: Version) -> bool:
         due = self._due(now)
         for version in [version for version in self._waiting if version < due]:

@@ -28,6 +28,10 @@ class Supply(Protocol):
         """Take in one merge. Merges come as they are in the rollout log."""
         ...
 
+    def new_events(self) -> list[dict[str, Any]]:
+        """What the merges so far gave reason to tell the user, each once."""
+        ...
+
     def has_enough(self, now: Version) -> bool:
         """Whether the step that is made on these weights has its groups. Drops what no step will be trained on."""
         ...

@@ -203,6 +203,8 @@ class Trainer:
         with self.activity("merge"):
             groups = self.log.append(self.arrivals.groups(messages))
             self.supply.extend(groups)
+            for event in self.supply.new_events():
+                self.metrics.write("event", self.step, event)
             self._note_spreads([*groups, *(m for m in messages if isinstance(m, Unused))])
             self._write_reports(messages)
             if groups:

@@ -124,6 +124,9 @@ class TaskSettings(Section):
 
     kind: str
     headline: ClassVar[Headline] = Headline(eval_flags="--evaluation.num-samples 16")
+    reward_is_random: ClassVar[bool] = False
+    """Whether the task's own reward gives equal responses different numbers. One that is sampled with a seed of the
+    response, as a red-teaming victim's replies are, does not."""
 
     def load(self, encode: Encode) -> Task:
         """Read or generate the problems. TbaError, in one line, for data that cannot be used."""

@@ -22,7 +22,8 @@ def group(prompt_id: str, trajectories: Iterable[Trajectory], source: str = "sea
 
 
 def rewarded(prompt_id: str, rewards: Iterable[float], version: Version | int = 0) -> Group:
-    return group(prompt_id, [trajectory(reward, version) for reward in rewards])
+    """Trajectories with these rewards; equal rewards have equal responses, and different ones have different."""
+    return group(prompt_id, [trajectory(r, version, np.array([r]).view(np.int32).tolist()) for r in rewards])
 
 
 def evict_before(buffer: ReplayBuffer, step: int) -> int:

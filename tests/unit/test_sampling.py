@@ -89,7 +89,8 @@ def test_responses_of_a_long_list_follow_the_mixture(
     versions = {-0.01: 0, -0.02: 0, -0.03: 0, -0.04: 0, -0.05: 0}
     arriving = [9.0, -0.05, *kept[:3], -0.01, kept[3], -0.02, -0.03, *kept[4:], -0.04]
     buffer = ReplayBuffer(100, len(arriving) - 1)
-    buffer.extend([group("a", [trajectory(reward, versions.get(reward, 1)) for reward in arriving])])
+    arrived = [trajectory(reward, versions.get(reward, 1), (1, n)) for n, reward in enumerate(arriving)]
+    buffer.extend([group("a", arrived)])
     evict_before(buffer, 1)
     groups = draws(buffer, num_groups=NUM_DRAWS, uniform_fraction=u)
     assert buffer._records["a"]._cumulative, "the list counts as long"
