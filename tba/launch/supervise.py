@@ -171,6 +171,7 @@ class Supervisor:
         elif self._is_ending():
             self._event("searcher_lost", searcher=name.index, source=str(name), why=how)
         elif self._num_restarts >= self._max_restarts:
+            self._event("searcher_lost", searcher=name.index, source=str(name), why=how)
             self._give_up(
                 TbaError(
                     f"Searchers died more than run.max_restarts = {self._max_restarts} times; the last one: "

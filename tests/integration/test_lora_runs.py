@@ -42,7 +42,9 @@ def test_a_checkpoint_is_a_plain_model_that_has_moved(whole: Path) -> None:
     changed = {name for name in base if not torch.equal(saved[name], base[name])}
     assert changed == {name for name in base if "_proj" in name}, "linear layers, and nothing else"
     state = load_file(whole / "checkpoints" / "step-000008" / "state" / "tensors.safetensors")
-    assert {name.split("/")[0] for name in state} == {"adapter", "log_z", "exp_avg", "exp_avg_sq", "step"}
+    assert {name.split("/")[0] for name in state} == {
+        *("adapter", "log_z", "exp_avg", "exp_avg_sq", "step", "grad_sketch"),
+    }
 
 
 def test_the_target_of_a_run_moves_as_scheduled(whole: Path) -> None:

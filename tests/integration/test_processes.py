@@ -331,9 +331,10 @@ def test_a_run_whose_restarts_are_used_up_saves_and_ends_in_one_line(tmp_path: P
     [line] = output.splitlines()
     assert "Searchers died more than run.max_restarts = 1 times" in line
     assert "SIGKILL" in line
-    # While one starts, the Trainer may make so many steps without new groups that it says so.
-    events = [r["event"] for r in records(run, "event") if r["event"] != "no_new_groups"]
-    assert events == ["searcher_restarted"]
+    events = [(r["event"], r["source"]) for r in records(run, "event") if r["event"].startswith("searcher_")]
+    assert events == [("searcher_restarted", "searcher-0"), ("searcher_lost", "searcher-0.1")]
+    summary = assert_accounts_add_up(run)
+    assert {"responses_lost/searcher-0", "responses_lost/searcher-0.1"} <= set(summary)
     step = records(run, "train")[-1]["step"]
     assert list_checkpoints(run)[-1].step == step
     assert_nothing_doubled(rollouts(run), num_responses=4)
@@ -357,5 +358,5 @@ def test_a_reward_that_never_works_ends_the_run_in_one_line(tmp_path: Path, laun
     assert f"no usable reward for {GIVE_UP_AFTER} prompts in a row" in line
     assert "broken: RuntimeError: out of order" in line
     events = records(tmp_path / "broken", "event")
-    assert {r["event"] for r in events} <= {"reward_failed"}, "no restart"
+    assert not [r for r in events if r["event"].startswith("searcher_")], "no restart"
     assert records(tmp_path / "broken", "train") == []
