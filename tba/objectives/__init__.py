@@ -56,13 +56,16 @@ def carried_over(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in known and name != "kind"}
 
 
-def without_those_of_others(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs of 0.1.0 wrote the settings of every objective, whichever they had."""
+def as_recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file of a run says of its objective, as it was meant. Runs of 0.1.0 wrote the settings of every
+    objective, whichever they had; and what a setting is now by default, runs from before there was one may not have
+    done."""
     model = _SETTINGS.get(str(settings.get("kind", KINDS[0])))
     others = {name for other in KINDS for name in _SETTINGS[other].model_fields}
     if model is None:
         return dict(settings)
-    return {name: value for name, value in settings.items() if name in model.model_fields or name not in others}
+    own = {name: value for name, value in settings.items() if name in model.model_fields or name not in others}
+    return {**model.before, **own}
 
 
 def default_settings() -> ObjectiveSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +170,8 @@ class ObjectiveSettings(Section):
     kind: str = Field(description=KIND_TEXT)
     is_code: ClassVar[bool] = False
     """Whether these settings name code of the user's."""
+    before: ClassVar[Mapping[str, Any]] = {}
+    """What runs did before there was a setting for it, where its default is something else."""
 
     def build(self, *, num_steps: int, hidden_size: int) -> Objective:
         """The objective of a run of so many steps, with a model whose hidden states have this size."""

@@ -10,7 +10,8 @@ Drift per token is m = ρ / max(length, FLOOR), with ρ = log π − log μ summ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 How = Literal["taper", "mask", "keep"]
 Length = Literal["mean", "sum"]
 
-DEFAULT: How = "keep"
-"""What is done with stale negatives unless a run says otherwise."""
 FLOOR = 6
 """Tokens that a response counts as at least: one surprising token of a very short response is no drift. With the
 default threshold of 0.05 it means 0.3 nats on the whole response."""
@@ -36,7 +35,9 @@ TOKENS_OF_A_SUM = 20
 class StaleSettings(ObjectiveSettings):
     """Settings of the weights on stale negatives, which every form of trajectory balance has."""
 
-    stale_negatives: How = DEFAULT
+    before: ClassVar[Mapping[str, Any]] = {"stale_negatives": "keep"}
+
+    stale_negatives: How = "taper"
     """What happens to trajectories with a negative advantage (wrong answers) that the policy has become less likely to
     write since they were sampled. `taper` weighs their gradient by exp(drift / `objective.stale_threshold`), `mask`
     leaves out those whose drift is below −`objective.stale_threshold`, and `keep` trains on them as on all others.

@@ -18,7 +18,7 @@ from tba.config.search import RewardConfig
 from tba.config.section import Section
 from tba.config.settings import Config, embedded_settings, parse_config, to_toml
 from tba.learn.checkpoint import run_of_model
-from tba.objectives import without_those_of_others
+from tba.objectives import as_recorded
 from tba.policy.names import EMBEDDED_MODEL
 from tba.policy.placement import is_device
 from tba.types import TbaError
@@ -179,7 +179,7 @@ def _read(run: Path) -> tuple[dict[str, Any], bool]:
         if isinstance(settings[section], dict):
             settings[section].pop(key, None)
     if isinstance(settings["objective"], dict):
-        settings["objective"] = without_those_of_others(settings["objective"])
+        settings["objective"] = as_recorded(settings["objective"])
     return settings, is_ours
 
 

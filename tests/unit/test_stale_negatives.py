@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from benchmarks.stale_length import DEFAULT_FORM, LONG, SHORT, share_removed
-from tba.objectives import Evidence, Loss, Objective
+from tba.objectives import Evidence, Loss, Objective, as_recorded
 from tba.objectives.sampling_offset import KEPT, SamplingOffset
 from tba.objectives.stale_negatives import (
-    DEFAULT,
     FLOOR,
     drift_per_token,
     drift_since_sampling,
@@ -215,8 +214,12 @@ def test_metrics_tell_what_was_removed() -> None:
     assert (found["stale/removed"], found["stale/weighed"]) == (0.0, 0.0)
 
 
-def test_the_default_is_one_of_them() -> None:
-    assert VarGrad().stale_negatives == LearnedLogZ().stale_negatives == DEFAULT
+def test_a_run_weighs_them_unless_it_is_of_before_there_were_weights() -> None:
+    assert VarGrad().stale_negatives == LearnedLogZ().stale_negatives == "taper"
+    for kind in ("trajectory_balance", "trajectory_balance_learned_z"):
+        assert as_recorded({"kind": kind})["stale_negatives"] == "keep"
+        assert as_recorded({"kind": kind, "stale_negatives": "mask"})["stale_negatives"] == "mask"
+    assert "stale_negatives" not in as_recorded({"kind": "grpo"})
     with pytest.raises(ValueError, match="stale_threshold"):
         VarGrad(stale_threshold=0.0)
 
