@@ -25,7 +25,8 @@ Record = Mapping[str, Any]
 
 
 def main() -> None:
-    notes = sections((RECORDS / "notes.md").read_text("utf-8"))
+    # The page lies one folder above the notes, and so do the links.
+    notes = sections((RECORDS / "notes.md").read_text("utf-8").replace("](../", "]("))
     parts = [
         "<!-- Written by `python -m benchmarks.studies` from docs/asynchrony. Do not edit. -->\n",
         notes[""],

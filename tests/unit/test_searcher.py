@@ -401,9 +401,9 @@ def test_every_response_that_was_begun_has_one_fate(
 
 def test_the_counts_go_on_after_a_resume() -> None:
     engine, told = Branching(), Told()
-    searcher = searcher_of(engine, told, Judging(100), num_responses=4, budget=3)
+    searcher = searcher_of(engine, told, Judging(100), num_responses=4, budget=lambda version: 3)
     searcher.run_round()
-    again = searcher_of(Branching(), told, Judging(100), num_responses=4, budget=3)
+    again = searcher_of(Branching(), told, Judging(100), num_responses=4, budget=lambda version: 3)
     again.restore(searcher.state())
     again.run_round()
     assert again._responses.values(0, 0) == {**again._responses.values(0, 0), "responses/generated": 24}
@@ -439,7 +439,13 @@ def test_what_is_not_handed_up_is_told_where_prompts_are_chosen(choosing: bool) 
     engine, sent = Counting(), Everything()
     prompts = (ChosenPrompts if choosing else PromptStream)(PROBLEMS, [0])
     searcher = searcher_of(
-        engine, sent, SomeEqual(), prompts=prompts, budget=20, skip_equal_rewards=True, prompts_per_batch=1_000
+        engine,
+        sent,
+        SomeEqual(),
+        prompts=prompts,
+        budget=lambda version: 20,
+        skip_equal_rewards=True,
+        prompts_per_batch=1_000,
     )
     searcher.run_round()
     unused = [message.prompt_id for message in sent.messages if isinstance(message, Unused)]
