@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from benchmarks.report import Row
-from tba.objectives.stale_negatives import FLOOR, How, drift_per_token, stale_weights
+from tba.objectives.stale_negatives import FLOOR, THRESHOLD, How, drift_per_token, stale_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,6 @@ LENGTHS = (3, 40, 160, 640)
 SHORT, LONG = LENGTHS[1], LENGTHS[-1]
 MEAN, SPREAD, TOKEN_SPREAD = -0.03, 0.03, 0.1
 """Drift in nats per token: of responses, the spread between responses, and that between the tokens of one."""
-THRESHOLD = 0.05
 DEFAULT_FORM = f"mean over at least {FLOOR} tokens"
 FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": lambda drift, length: drift_per_token(drift, length, "sum"),

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 How = Literal["taper", "mask", "keep"]
 Length = Literal["mean", "sum"]
 
+THRESHOLD = 0.02
+"""Nats per token, unless a run says otherwise."""
 FLOOR = 6
-"""Tokens that a response counts as at least: one surprising token of a very short response is no drift. With the
-default threshold of 0.05 it means 0.3 nats on the whole response."""
+"""Tokens that a response counts as at least: one surprising token of a very short response is no drift."""
 TOKENS_OF_A_SUM = 20
-"""Tokens that every response counts as where drift is a sum: the taper is then min(1, π/μ) at the default threshold."""
+"""Tokens that every response counts as where drift is a sum: the taper is then min(1, π/μ) at a threshold of 0.05."""
 
 
 class StaleSettings(ObjectiveSettings):
@@ -37,14 +38,15 @@ class StaleSettings(ObjectiveSettings):
 
     before: ClassVar[Mapping[str, Any]] = {"stale_negatives": "keep"}
 
-    stale_negatives: How = "taper"
+    stale_negatives: How = "mask"
     """What happens to trajectories with a negative advantage (wrong answers) that the policy has become less likely to
-    write since they were sampled. `taper` weighs their gradient by exp(drift / `objective.stale_threshold`), `mask`
-    leaves out those whose drift is below −`objective.stale_threshold`, and `keep` trains on them as on all others.
+    write since they were sampled. `mask` leaves out those whose drift is below −`objective.stale_threshold`, `taper`
+    weighs their gradient by exp(drift / `objective.stale_threshold`), and `keep` trains on them as on all others.
     Drift is the change of the log-probability per token. Trajectories of the current weights always count in full."""
-    stale_threshold: float = Field(0.05, gt=0)
-    """Drift, in nats per token, at which a stale negative has lost most of its weight: `objective.stale_negatives` says
-    how."""
+    stale_threshold: float = Field(THRESHOLD, gt=0)
+    """Drift, in nats per token, at which a stale negative has lost its weight, or most of it, as
+    `objective.stale_negatives` says. With `engine.precision = "int8"` the drift of short responses is mostly rounding:
+    try 0.05."""
     stale_length: Length = "mean"
     """Drift of a whole response: `mean` divides it by the number of tokens, so that a weight does not depend on length,
     and `sum` divides it by 20 tokens for every response, so that long responses lose their weight earlier."""

@@ -215,10 +215,10 @@ def test_metrics_tell_what_was_removed() -> None:
 
 
 def test_a_run_weighs_them_unless_it_is_of_before_there_were_weights() -> None:
-    assert VarGrad().stale_negatives == LearnedLogZ().stale_negatives == "taper"
+    assert VarGrad().stale_negatives == LearnedLogZ().stale_negatives == "mask"
     for kind in ("trajectory_balance", "trajectory_balance_learned_z"):
         assert as_recorded({"kind": kind})["stale_negatives"] == "keep"
-        assert as_recorded({"kind": kind, "stale_negatives": "mask"})["stale_negatives"] == "mask"
+        assert as_recorded({"kind": kind, "stale_negatives": "taper"})["stale_negatives"] == "taper"
     assert "stale_negatives" not in as_recorded({"kind": "grpo"})
     with pytest.raises(ValueError, match="stale_threshold"):
         VarGrad(stale_threshold=0.0)
