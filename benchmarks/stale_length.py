@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (3, 40, 160, 640)
 SHORT, LONG = LENGTHS[1], LENGTHS[-1]
-MEAN, SPREAD, TOKEN_SPREAD = -0.03, 0.03, 0.1
+MEAN, SPREAD, TOKEN_SPREAD = -0.012, 0.012, 0.04
 """Drift in nats per token: of responses, the spread between responses, and that between the tokens of one."""
 DEFAULT_FORM = f"mean over at least {FLOOR} tokens"
 FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -249,7 +249,7 @@ def offset_of(objective: Objective) -> float:
 
 
 def test_an_offset_that_fresh_data_show_is_taken_out_of_stale_data() -> None:
-    objective = objective_of(stale_negatives="taper")
+    objective = objective_of(stale_negatives="taper", stale_threshold=0.05)
     stale = two_trajectories(-0.2, age=3, wrong_drift=-0.05)
     before = take_step(objective, stale)
     assert before.values_GK["weight"][0, 1] == pytest.approx(math.exp(-5)), "nothing was measured yet"
@@ -261,7 +261,7 @@ def test_an_offset_that_fresh_data_show_is_taken_out_of_stale_data() -> None:
 
 
 def test_it_does_not_count_within_the_step_that_measured_it() -> None:
-    objective = objective_of(stale_negatives="taper")
+    objective = objective_of(stale_negatives="taper", stale_threshold=0.05)
     stale = two_trajectories(-0.2, age=3)
     objective(two_trajectories(-0.2, age=0))
     assert objective(stale).values_GK["weight"][0, 1] == pytest.approx(math.exp(-4)), "another pass of the same step"
