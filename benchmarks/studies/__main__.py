@@ -25,6 +25,10 @@ Record = Mapping[str, Any]
 
 
 def main() -> None:
+    PAGE.write_text(page(), "utf-8")
+
+
+def page() -> str:
     # The page lies one folder above the notes, and so do the links.
     notes = sections((RECORDS / "notes.md").read_text("utf-8").replace("](../", "]("))
     parts = [
@@ -38,7 +42,7 @@ def main() -> None:
             parts.append(f"## {name.capitalize()}\n\n{notes.get(name, '')}\n{table(records)}")
             parts.append(f"```\ntba sweep benchmarks/studies/{name}.toml\n```\n")
     parts.append(notes["not measured yet"])
-    PAGE.write_text("\n".join(parts), "utf-8")
+    return "\n".join(parts)
 
 
 def sections(text: str) -> dict[str, str]:
