@@ -1,7 +1,8 @@
 """Writes docs/asynchrony.md from the records of the studies: `python -m benchmarks.studies`.
 
 A study is a sweep (`tba sweep benchmarks/studies/NAME.toml`). Its record, `sweep.jsonl`, is kept as
-`docs/asynchrony/NAME.jsonl`; what people say of it is in `docs/asynchrony/notes.md`, a section for each.
+`docs/asynchrony/NAME.jsonl`, with thresholds that were the default of the time written out; what people say of it is in
+`docs/asynchrony/notes.md`, a section for each.
 """
 
 from __future__ import annotations
