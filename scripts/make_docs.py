@@ -12,7 +12,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
 HEAD = """\
 # Settings
 
-<!-- Written by `make docs` from tba/config/settings.py. Do not edit. -->
+<!-- Written by `make docs` from the files of tba/config. Do not edit. -->
 
 A setting is given in a TOML file (`[trainer]` then `learning_rate = 1e-6`) or on the command line
 (`--trainer.learning-rate 1e-6`), the latter winning. `model = "x"`, `task = "x"` and `reward = "m:f"` are short for

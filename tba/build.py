@@ -461,7 +461,7 @@ def _known(config: Config, *, takes_turns: bool) -> Known:
     """What alarms must know of the run."""
     return Known(
         num_responses=config.searcher.num_responses,
-        is_asynchronous=not takes_turns and not config.trainer.synchronous,
+        is_asynchronous=not takes_turns and not config.trainer.takes_turns,
         precisions=(
             *(config.engine.settled_precision, config.engine.dtype),
             "bfloat16" if config.model.in_bfloat16 else "float32",

@@ -45,8 +45,8 @@ class StaleSettings(ObjectiveSettings):
     Drift is the change of the log-probability per token. Trajectories of the current weights always count in full."""
     stale_threshold: float = Field(THRESHOLD, gt=0)
     """Drift, in nats per token, at which a stale negative has lost its weight, or most of it, as
-    `objective.stale_negatives` says. With `engine.precision = "int8"` the drift of short responses is mostly rounding:
-    try 0.05."""
+    `objective.stale_negatives` says. With `engine.precision = "int8"` rounding adds to the drift of each response, the
+    more the shorter it is, and a larger threshold lets go of fewer for that reason alone."""
     stale_length: Length = "mean"
     """Drift of a whole response: `mean` divides it by the number of tokens, so that a weight does not depend on length,
     and `sum` divides it by 20 tokens for every response, so that long responses lose their weight earlier."""
