@@ -44,7 +44,8 @@ BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=1, help="runs under each setting")
-    parser.add_argument("--only", choices=SETTINGS, action="append", help="this setting; may be given several times")
+    help_only = "this setting, or several at once, as in `aten-avx2+rounding`; may be given several times"
+    parser.add_argument("--only", type=_known, action="append", metavar="SETTING", help=help_only)
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what to run of the suite")
     parser.add_argument("--jobs", default="auto", help="processes that run tests; `auto`: one for each core")
     options = parser.parse_args()
@@ -56,19 +57,28 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def _known(setting: str) -> str:
+    unknown = set(setting.split("+")) - set(SETTINGS)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no setting {min(unknown)!r}: one of {', '.join(SETTINGS)}")
+    return setting
+
+
 def run(setting: str, tests: list[str], jobs: str = "auto") -> bool:
     """One run of the suite, reported. Whether it passed."""
+    parts = setting.split("+")
     seed, order_seed = (random.SystemRandom().randrange(10**6) for _ in range(2))
     words = ["-rfE", "-p", "no:cacheprovider", f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
     words += [f"--hypothesis-seed={seed}", f"--order-seed={order_seed}", *tests]
-    if setting == "rounding":
+    if "rounding" in parts:
         words.append(f"--rounding-seed={seed}")
     started = time.monotonic()
-    with busy_cores(setting == "busy"), tempfile.TemporaryDirectory() as storage:
+    with busy_cores("busy" in parts), tempfile.TemporaryDirectory() as storage:
         # Folders of other lengths: a screen wraps their names elsewhere.
         words.append(f"--basetemp={Path(storage, 'x' * (1 + order_seed % 60))}")
         # Examples that failed in one run would come again in the next, which has its own to look for.
-        changes = {**KERNELS.get(setting, {}), "HYPOTHESIS_STORAGE_DIRECTORY": storage}
+        changes = {name: value for part in parts for name, value in KERNELS.get(part, {}).items()}
+        changes["HYPOTHESIS_STORAGE_DIRECTORY"] = storage
         command = [sys.executable, "-m", "pytest", *words]
         done = subprocess.run(command, cwd=ROOT, env=os.environ | changes, capture_output=True, text=True)
     record = {
@@ -105,7 +115,7 @@ def report(record: dict[str, object], done: subprocess.CompletedProcess[str]) ->
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     verdict = "passed" if record["passed"] else f"FAILED ({done.returncode})"
-    print("{setting:15} seed {seed:6} order {order_seed:6} {seconds:5} s".format(**record), verdict, flush=True)
+    print("{setting:18} seed {seed:6} order {order_seed:6} {seconds:5} s".format(**record), verdict, flush=True)
     if not record["passed"]:
         output = RESULTS.with_name("test-matrix-{setting}-{seed}.txt".format(**record))
         output.write_text(done.stdout + done.stderr, "utf-8")

@@ -23,7 +23,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("setting", ["aten-avx2", "rounding", "busy"])
+@pytest.mark.parametrize("setting", ["aten-avx2", "aten-avx2+rounding", "busy"])
 def test_a_run_that_passes(matrix: ModuleType, setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert matrix.run(setting, ["tests/unit/test_schedules.py"], jobs="0")
     [record] = map(json.loads, matrix.RESULTS.read_text("utf-8").splitlines())
@@ -53,3 +53,10 @@ def test_busy_cores_are_idle_again(matrix: ModuleType, monkeypatch: pytest.Monke
         assert started
         assert all(process.poll() is None for process in started)
     assert all(process.poll() is not None for process in started)
+
+
+def test_an_unknown_setting_is_refused(matrix: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["test_matrix.py", "--only", "plain+sparc"])
+    with pytest.raises(SystemExit) as ended:
+        matrix.main()
+    assert ended.value.code == 2
