@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -14,14 +13,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from benchmarks.arrival import NEVER, Arrival, arrival_of
 from benchmarks.models import smollm2_path
 from benchmarks.peers import trl_run
 from benchmarks.report import Row, at_least, ratio_of
-from benchmarks.runs import accuracy_of, embedded_run
 from benchmarks.vllm import vllm_python
 from tba.api import start
 from tba.config.settings import load_config
-from tba.learn.checkpoint import list_checkpoints
 from tba.runs.metrics import read_metrics
 from tba.types import TbaError
 
@@ -41,23 +39,6 @@ class Race:
     """The `trainer` section that suits us, with enough steps."""
     theirs: Mapping[str, Any]
     """Options of the peer that suit TRL."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """When a run came to the target. A run of ours that does not has infinite time; one of TRL's keeps the time at
-    which it was ended, which is in its favour."""
-
-    seconds: float
-    reached: bool = True
-
-    def __str__(self) -> str:
-        if math.isinf(self.seconds):
-            return "not reached"
-        return f"{self.seconds:.1f}" if self.reached else f">{self.seconds:.1f}"
-
-
-NEVER = Arrival(math.inf, reached=False)
 
 
 # The same optimizer for both, the best found for either. Ours: rates of 1e-4 to 8e-4, constant and falling, momenta of
@@ -167,17 +148,7 @@ def _say(text: str) -> None:
 
 
 def _arrival_of(race: Race, seed: int) -> Arrival:
-    """Without the checkpoints, which are there for the evaluations."""
-    with embedded_run(
-        run={"seed": seed}, trainer=race.ours, checkpoint={"period": EVALUATE_EVERY, "keep_last": 100}, **race.sections
-    ) as (run, finished):
-        first = finished.train[0]
-        begun = first["time"] - first["step_time"] - finished.first_fill_seconds
-        for checkpoint in list_checkpoints(run):
-            if accuracy_of(checkpoint.model, **race.sections) >= race.target:
-                made = next(r for r in finished.train if r["step"] == checkpoint.step)
-                return Arrival(float(made["time"] - begun - made.get("seconds/checkpoint", 0.0)))
-    return NEVER
+    return arrival_of({**race.sections, "trainer": race.ours}, race.target, seed, EVALUATE_EVERY)
 
 
 def _arrival_of_pretrained(race: Race, seed: int) -> Arrival:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from small_runs import run_module
 
-from benchmarks.race import EASY, NEVER, Arrival, _row
+from benchmarks.arrival import NEVER, Arrival
+from benchmarks.race import EASY, _row
 from benchmarks.report import Row, at_least, at_most, ratio_of
 from benchmarks.suite import NOTES, PARTS, _keep, command, run_parts, write_page
 from tba.types import TbaError
