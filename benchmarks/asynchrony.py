@@ -41,6 +41,24 @@ def sections_of(contest: Contest, mode: Sections) -> dict[str, dict[str, Any]]:
     return {name: {**contest.shared.get(name, {}), **mode.get(name, {})} for name in names}
 
 
+def _task(difficulty: str, max_new_tokens: int) -> dict[str, dict[str, Any]]:
+    return {"task": {"difficulty": difficulty, "num_eval": 1024}, "engine": {"max_new_tokens": max_new_tokens}}
+
+
+_SYNCHRONOUS: Sections = {
+    "trainer": {"synchronous": True, "sync_period": 1, "learning_rate": 4e-4, "num_steps": 160},
+    "buffer": {"recent_fraction": 1.0},
+    "searcher": {"num_searchers": 2},
+}
+_ASYNCHRONOUS: Sections = {
+    "trainer": {"sync_period": 2, "learning_rate": 4e-4, "num_steps": 320},
+    "buffer": {"recent_fraction": 0.9},
+}
+
+CARRY = Contest("chains that carry, equal conditions", 1.1, 0.77, _task("carry", 64), _SYNCHRONOUS, _ASYNCHRONOUS)
+CONTESTS = (CARRY,)
+
+
 def run(full: bool) -> Iterator[Row]:
     """The quick form has one seed instead of five."""
     for contest in CONTESTS:
