@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import signal
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,16 @@ from killed_trainers import CHECKPOINT_PERIOD, PUBLISHED, train
 
 from tba.buffer.draws import DRAWS
 from tba.buffer.log import RolloutLog
+from tba.launch.nursery import start_process
 from tba.learn.epochs import Epochs
 from tba.runs.metrics import read_metrics
 from tba.testing import save_tiny_model
 from tba.types import Version
 
-spawn = multiprocessing.get_context("spawn")
-
 
 def trained(*arguments: Any, **settings: Any) -> int | None:
     """The exit code of a Trainer in a process of its own."""
-    process = spawn.Process(target=train, args=arguments, kwargs=settings)
-    process.start()
+    process = start_process(partial(train, **settings), arguments, "trainer", num_threads=1)
     process.join()
     return process.exitcode
 
