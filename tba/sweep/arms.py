@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import xxhash
 from tba.seeds import Purpose, generator
 from tba.types import TbaError
 
+VARIANT = "variant"
 _RANGE = {"low", "high", "log"}
 _LONGEST_NAME = 100
 _TRIES_PER_ARM = 100
@@ -27,6 +28,14 @@ class Arm:
 
     name: str
     settings: Mapping[str, Any]
+    """What arms differ in. Where there are variants, `variant` is among them, with the name of one."""
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of its variant, by section."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Its settings over those of all arms, by section."""
+        return nested({**self.variant, **{name: value for name, value in self.settings.items() if name != VARIANT}})
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,18 @@ def random_arms(space: Space, count: int, seed: int) -> list[Arm]:
         if len(found) == count:
             return list(found.values())
     raise TbaError(f"sweep.num_arms = {count}, but [space] has only about {len(found)} combinations: ask for fewer")
+
+
+def with_variants(space: Space, variants: Mapping[str, Mapping[str, Any]]) -> Space:
+    """The space with the variants' names as its first axis, if there are any."""
+    if VARIANT in space:
+        raise TbaError(f"space.{VARIANT} is no setting: name variants in [variants]")
+    return {VARIANT: list(variants), **space} if variants else space
+
+
+def resolved(arm: Arm, variants: Mapping[str, Mapping[str, Any]]) -> Arm:
+    """The arm with the settings of its variant."""
+    return replace(arm, variant=variants[arm.settings[VARIANT]]) if variants else arm
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,8 +74,7 @@ def report(
     _write(sweep.folder / MARKDOWN, markdown(sweep, ranked, metric, space))
     console.print(_table(sweep, ranked, metric))
     if ranked and ranked[0].mean is not None:
-        flags = " ".join(f"--{name.replace('_', '-')} {shown(v)}" for name, v in ranked[0].arm.settings.items())
-        console.print(f"best: {flags or ranked[0].arm.name}", markup=False, soft_wrap=True)
+        console.print(f"best: {_flags(ranked[0].arm) or ranked[0].arm.name}", markup=False, soft_wrap=True)
     try:
         draw_arms([_curves(found) for found in ranked if found.values], metric, sweep.folder / PLOT)
         plot = f", {PLOT}"
@@ -166,9 +165,16 @@ def markdown(sweep: Sweep, ranked: Sequence[ArmResult], metric: str, space: Path
     return "\n".join(lines)
 
 
+def _flags(arm: Arm) -> str:
+    """What sets this arm on the command line; a variant is too long for that, and is called by its name."""
+    if arm.variant:
+        return " ".join(f"{name}={shown(value)}" for name, value in arm.settings.items())
+    return " ".join(f"--{name.replace('_', '-')} {shown(value)}" for name, value in arm.settings.items())
+
+
 def _toml(sweep: Sweep, arm: Arm) -> str:
     """What the sweep sets over its base, for one arm. A shorthand such as `task = "x"` stays one."""
-    layers = [nested(sweep.fixed), nested(arm.settings)]
+    layers = [nested(sweep.fixed), arm.changes]
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():

@@ -17,7 +17,7 @@ from tba.config.faults import in_one_line
 from tba.config.section import Section
 from tba.config.settings import Config, embedded_settings, parse_config
 from tba.config.text import read_toml
-from tba.sweep.arms import Arm, grid, nested, random_arms, read_space
+from tba.sweep.arms import Arm, Space, grid, nested, random_arms, read_space, resolved, with_variants
 from tba.types import TbaError
 
 EMBEDDED = "embedded"
@@ -74,11 +74,12 @@ class SweepSettings(Section):
 
 
 class SpaceFile(Section):
-    """The three sections of a SPACE.toml."""
+    """The sections of a SPACE.toml."""
 
     sweep: SweepSettings = SweepSettings()
     settings: dict[str, Any] = Field(default_factory=dict)
     space: dict[str, Any] = Field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,11 @@ def read_sweep(path: Path) -> Sweep:
     """Read a SPACE.toml. TbaError, in one line, for the first thing that cannot work."""
     given = _read_file(path)
     settings = given.sweep
-    fixed, space = nested(given.settings), read_space(given.space)
-    for name, instead in _OWNED.items():
-        section, key = name.split(".")
-        given_there = fixed.get(section)
-        if (isinstance(given_there, Mapping) and key in given_there) or name in space:
-            raise TbaError(f"{name} is the sweep's own: set {instead} in place of it")
+    fixed, space = nested(given.settings), with_variants(read_space(given.space), given.variants)
+    variants = {name: nested(changes) for name, changes in given.variants.items()}
+    _check_owned(space, fixed, *variants.values())
     arms = grid(space) if settings.method == "grid" else random_arms(space, settings.num_arms or 1, settings.seed)
+    arms = [resolved(arm, variants) for arm in arms]
     folder = Path(settings.root) / (settings.name or path.stem)
     base = embedded_settings() if settings.base == EMBEDDED else read_toml(Path(settings.base))
     runs = {}
@@ -139,6 +138,14 @@ def read_sweep(path: Path) -> Sweep:
             runs[arm.name, seed] = PlannedRun(arm, seed, _config(base, fixed, arm, own))
     _check_threads(settings, runs)
     return Sweep(settings, folder, fixed, arms, runs)
+
+
+def _check_owned(space: Space, *layers: Mapping[str, Any]) -> None:
+    for name, instead in _OWNED.items():
+        section, key = name.split(".")
+        sections = [layer[section] for layer in layers if isinstance(layer.get(section), Mapping)]
+        if name in space or any(key in given for given in sections):
+            raise TbaError(f"{name} is the sweep's own: set {instead} in place of it")
 
 
 def _read_file(path: Path) -> SpaceFile:
@@ -151,7 +158,7 @@ def _read_file(path: Path) -> SpaceFile:
 
 def _config(base: Mapping[str, Any], fixed: Mapping[str, Any], arm: Arm, own: Mapping[str, Any]) -> Config:
     try:
-        return parse_config(base, fixed, nested(arm.settings), own)
+        return parse_config(base, fixed, arm.changes, own)
     except TbaError as error:
         raise TbaError(f"{arm.name}: {error}") from None
 

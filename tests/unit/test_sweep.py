@@ -76,6 +76,33 @@ def test_values_may_be_tables_that_set_several_settings_at_once(tmp_path: Path) 
     assert len({run.name for run in runs}) == 4
 
 
+def test_variants_are_run_at_every_point_of_the_space(tmp_path: Path) -> None:
+    text = """
+[sweep]
+seeds = [3]
+root = "{root}"
+[settings]
+trainer.staleness = 7
+[space]
+trainer.staleness = [0, 10]
+[variants]
+plain = { objective.stale_negatives = "keep", trainer.learning_rate = 2e-4 }
+peer = { objective = { kind = "dr_grpo", clip_high = 0.28 }, trainer.learning_rate = 4e-4 }
+"""
+    sweep = read_sweep(written(tmp_path, text))
+    trainers = {name: run.config.trainer for (name, _), run in sweep.runs.items()}
+    assert {name: (trainer.staleness, trainer.learning_rate) for name, trainer in trainers.items()} == {
+        "variant=plain,staleness=0": (0, 2e-4),
+        "variant=plain,staleness=10": (10, 2e-4),
+        "variant=peer,staleness=0": (0, 4e-4),
+        "variant=peer,staleness=10": (10, 4e-4),
+    }
+    peer = sweep.runs["variant=peer,staleness=10", 3]
+    assert (peer.config.objective.kind, peer.config.objective.clip_high) == ("dr_grpo", 0.28)
+    page = markdown(sweep, rank(sweep, [result(peer.arm.name, 3, 0.9)], {}), "accuracy", Path("tune.toml"))
+    assert 'kind = "dr_grpo"' in page, "the settings of the best arm, spelt out"
+
+
 def test_arms_keep_their_names_when_a_space_grows() -> None:
     small = {arm.name for arm in grid({"a.x": [1, 2]})}
     assert small < {arm.name for arm in grid({"a.x": [0, 1, 2, 3]})}
@@ -141,6 +168,10 @@ def test_settings_nest_by_their_dots() -> None:
         ('[sweep]\nmethod = "random"\nnum_arms = 3\n[space]\ntrainer.learning_rate = [1e-4, 1e-3]', "ask for fewer"),
         ("[space]\nrun.seed = [1, 2]", "set sweep.seeds"),
         ('[settings]\nrun.root = "x"', "set sweep.root"),
+        ("[variants]\na = { run.seed = 1 }", "set sweep.seeds"),
+        ('[variants]\na = "plain"', "variants.a"),
+        ("[space]\nvariant = [1, 2]", "name variants in [variants]"),
+        ("[variants]\na = { trainer.learning_rte = 1.0 }", "variant=a: unknown setting trainer.learning_rte"),
         ("[space]\ntrainer.learning_rate = [1e-4, -1.0]", "learning_rate=-1.0: trainer.learning_rate"),
         ("[space]\ntrainer.group_size = [16, 17]", "group_size=17: trainer.group_size = 17 is more than"),
         ("[space]\ntrainer.learning_rte = [1e-4]", "did you mean trainer.learning_rate?"),
