@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.studies.__main__ import PAGE, ROOT, STUDIES, largest_drop, page, sections, table
+from benchmarks.studies.__main__ import PAGE, ROOT, STUDIES, curves, grid_over, largest_drop, page, sections
 from tba.sweep.settings import read_sweep
 
 
@@ -22,7 +22,7 @@ def test_the_page_is_made_of_the_records() -> None:
 
 
 def test_a_table_has_the_mean_of_each_arm_and_its_worst_drop() -> None:
-    curves = {0: [0.5, 0.9, 0.7], 1: [0.5, 0.7, 0.9]}
+    found = {0: [0.5, 0.9, 0.7], 1: [0.5, 0.7, 0.9]}
     records = [
         {
             "settings": {"a.b": 1},
@@ -30,12 +30,23 @@ def test_a_table_has_the_mean_of_each_arm_and_its_worst_drop() -> None:
             "value": values[-1],
             "curve": [(8 * i, 0.0, value) for i, value in enumerate(values)],
         }
-        for seed, values in curves.items()
+        for seed, values in found.items()
     ]
-    lines = table(records).splitlines()
+    lines = curves(records).splitlines()
     assert lines[0] == "| arm | step 0 | step 8 | step 16 | last, each seed | largest drop |"
     assert lines[2] == "| `a.b=1` | 0.500 | 0.800 | 0.800 | 0.700, 0.900 | 0.200 |"
     assert lines[-1] == "Seeds 0, 1."
+
+
+def test_a_grid_has_a_column_for_each_value_and_marks_the_best_of_a_row() -> None:
+    values = {("x", 1e-4, 0): 0.5, ("x", 1e-4, 1): 0.7, ("x", 2e-4, 0): 0.4, ("y", 2e-4, 0): 0.9, ("y", 2e-4, 1): 0.8}
+    records = [
+        {"settings": {"trainer.learning_rate": rate, "arm": arm}, "seed": seed, "value": value}
+        for (arm, rate, seed), value in values.items()
+    ]
+    lines = grid_over("trainer.learning_rate")(records).splitlines()
+    assert lines[0] == "| arm | trainer.learning_rate 0.0001 | trainer.learning_rate 0.0002 |"
+    assert lines[2:4] == ["| `arm=x` | **0.600** | 0.400 (1) |", "| `arm=y` |  | **0.850** |"]
 
 
 def test_a_drop_is_measured_from_the_best_so_far() -> None:
