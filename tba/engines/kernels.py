@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +30,18 @@ def has_blocked_layout() -> bool:
 
 def can_block(weight_OI: Tensor) -> bool:
     on_cpu = weight_OI.device.type == "cpu" and weight_OI.dtype in (torch.float32, torch.bfloat16)
-    return on_cpu and has_blocked_layout()
+    return on_cpu and has_blocked_layout() and _multiplies_blocked(weight_OI.dtype)
+
+
+@cache
+def _multiplies_blocked(dtype: torch.dtype) -> bool:
+    """Whether the kernels take this type on this processor: bfloat16 needs more than AVX2, and only a call tells."""
+    try:
+        ones = torch.ones(16, 16, dtype=dtype)
+        multiply_blocked(ones, blocked(ones), None)
+    except RuntimeError:
+        return False
+    return True
 
 
 def has_int8() -> bool:

@@ -160,7 +160,7 @@ class Supervisor:
         name = self._living.pop(ended.process, None)
         if ended.process == TRAINER:
             self._trainer, self._trainer_ended = ended, self._clock()
-        elif name is not None and ended.outcome is not Outcome.FINISHED and not self._is_over():
+        elif name is not None and ended.outcome is not Outcome.FINISHED and self._is_missed(ended.process):
             self._take_lost(name, ended)
 
     def _take_lost(self, name: SearcherName, ended: Exit) -> None:
@@ -168,7 +168,7 @@ class Supervisor:
         how = self._killed.pop(ended.process, None) or _how(ended, _LESS_FOR_A_SEARCHER)
         if ended.outcome is Outcome.USER_ERROR:
             self._give_up(TbaError(ended.error))
-        elif self._is_ending():
+        elif self._is_over() or self._is_ending():
             self._event("searcher_lost", searcher=name.index, source=str(name), why=how)
         elif self._num_restarts >= self._max_restarts:
             self._event("searcher_lost", searcher=name.index, source=str(name), why=how)
@@ -183,8 +183,12 @@ class Supervisor:
             self._event("searcher_restarted", searcher=name.index, source=str(name), why=how)
             self._start_searcher(name.index)
 
+    def _is_missed(self, process: str) -> bool:
+        """One that was told to be stuck is told to be lost too, even if the Trainer has ended meanwhile."""
+        return process in self._killed or not self._is_over()
+
     def _is_over(self) -> bool:
-        """Whether nobody is missed any more."""
+        """Whether no process is replaced any more."""
         return self._trainer is not None or self._num_interrupts > 0 or self._failure is not None
 
     def _is_ending(self) -> bool:

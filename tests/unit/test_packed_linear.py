@@ -72,7 +72,7 @@ def test_bfloat16_products_are_exact_but_for_the_rounding_of_factors_and_result(
             assert difference(found_O, exact_O) < BFLOAT16
 
 
-@pytest.mark.parametrize("without", ["switched off", "missing"])
+@pytest.mark.parametrize("without", ["switched off", "missing", "not for this processor"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_without_private_kernels_products_are_those_of_plain_ones(
     precision: packed_linear.Precision, without: str, monkeypatch: pytest.MonkeyPatch
@@ -81,8 +81,13 @@ def test_without_private_kernels_products_are_those_of_plain_ones(
     layers = [nn.Linear(NUM_INPUTS, 64), nn.Linear(NUM_INPUTS, 32)]
     x = torch.randn(50, NUM_INPUTS)
     packed = PackedProduct(layers, precision)
-    assert (packed._packed is not None) == kernels.has_blocked_layout()
-    take_away_kernels(monkeypatch, without)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    assert (packed._packed is not None) == kernels.can_block(layers[0].weight.to(dtype))
+    if without == "not for this processor":
+        monkeypatch.setattr(kernels, "_multiplies_blocked", kernels._multiplies_blocked.__wrapped__)
+        monkeypatch.setattr(kernels, "blocked", refused)
+    else:
+        take_away_kernels(monkeypatch, without)
     plain = PackedProduct(layers, precision)
     assert plain._packed is None
     with torch.inference_mode():
@@ -100,6 +105,11 @@ def test_without_its_kernel_int8_is_refused_in_one_line(
     with pytest.raises(TbaError, match=rf"engine\.precision = 'int8' .*{why}.*: use 'bfloat16'") as caught:
         PackedLayers(model, "int8")
     assert "\n" not in str(caught.value)
+
+
+def refused(weight_OI: torch.Tensor) -> torch.Tensor:
+    """As oneDNN refuses bfloat16 on a processor that has AVX2 and no more."""
+    raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support avx512bw")
 
 
 def take_away_kernels(monkeypatch: pytest.MonkeyPatch, how: str) -> None:

@@ -430,6 +430,20 @@ def test_a_searcher_stuck_in_the_last_evaluation_is_killed_and_not_replaced(tmp_
     assert len(workers.started) == 3
 
 
+def test_a_searcher_that_was_stuck_is_told_to_be_lost_even_if_the_trainer_ends_first(tmp_path: Path) -> None:
+    class KilledSlowly(FakeWorkers):
+        def kill(self, process: str) -> None:
+            self.end(TRAINER, Outcome.FINISHED)
+            super().kill(process)
+
+    workers = KilledSlowly([nothing, falls_silent("searcher-0", "evaluate"), *ticks(12)])
+    assert supervisor(workers, tmp_path, num_searchers=1).watch()
+    stuck, lost = events(tmp_path)
+    assert (stuck["event"], lost["event"]) == ("process_stuck", "searcher_lost")
+    assert "no sign of life" in lost["why"]
+    assert workers.started == [TRAINER, "searcher-0"], "and nobody is started any more"
+
+
 def test_events_of_a_resumed_run_have_its_time(tmp_path: Path) -> None:
     workers = FakeWorkers([*ticks(2), dies("searcher-0"), nothing])
     assert supervisor(workers, tmp_path, elapsed=100.0).watch()
