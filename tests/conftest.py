@@ -3,16 +3,20 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
+
+from tba.launch.processes import thread_environment
 
 # Nothing in the tests may depend on a model hub; transformers reads this when it is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# The tests' models are tiny: more threads only wait for each other. A run in this process sets the same.
+os.environ.update(thread_environment(1))
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# The tests' models are tiny: more threads only wait for each other.
 torch.set_num_threads(1)
 
 # How long an example takes says something of the machine, and nothing of the code.
@@ -44,4 +48,28 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     from other_rounding import OtherRounding
 
     with OtherRounding(seed):
+        return (yield)
+
+
+@contextmanager
+def _without_the_tests_name() -> Generator[None]:
+    """pytest names the current test in an environment variable. Processes are forked only while the environment is the
+    same (`launch/nursery.py`), and spawned ones would import torch again, for each test."""
+    name = os.environ.pop("PYTEST_CURRENT_TEST", None)
+    try:
+        yield
+    finally:
+        if name is not None:
+            os.environ["PYTEST_CURRENT_TEST"] = name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    with _without_the_tests_name():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    with _without_the_tests_name():
         return (yield)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
+from tba.cli import main
 from tba.config.settings import Config
 from tba.runs.ledger import FATES
 from tba.runs.metrics import read_metrics
@@ -54,6 +56,15 @@ def arguments(config: Config, *, without: str = "") -> list[str]:
 
 def tba(*words: str, cwd: Path | None = None, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     return run_module("tba.cli", *words, cwd=cwd, timeout=timeout)
+
+
+def tba_here(*words: str) -> subprocess.CompletedProcess[str]:
+    """`tba …` as a call of this process, for commands that compute nothing in it: its children are forked from a server
+    that has imported all they need, and that one test after the other uses."""
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        code = main(words)
+    return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
 
 
 def run_module(

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, tba
+from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, tba_here
 
 from tba.api import start
 from tba.config.settings import Config
@@ -50,7 +50,7 @@ def test_a_run_in_one_process_learns(tmp_path: Path) -> None:
 
 def test_an_asynchronous_run_with_processes_learns(tmp_path: Path) -> None:
     """The limit on staleness holds the Trainer back where Searchers get little of a busy machine."""
-    finished = tba("train", *arguments(learning(tmp_path, "asynchronous", ASYNCHRONOUS)))
+    finished = tba_here("train", *arguments(learning(tmp_path, "asynchronous", ASYNCHRONOUS)))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     run = tmp_path / "asynchronous"
     assert_learned(run)
@@ -62,7 +62,7 @@ def test_an_asynchronous_run_with_processes_learns(tmp_path: Path) -> None:
 
 
 def test_a_synchronous_run_with_processes_trains_on_its_own_weights_and_learns(tmp_path: Path) -> None:
-    finished = tba("train", *arguments(learning(tmp_path, "synchronous", SYNCHRONOUS)))
+    finished = tba_here("train", *arguments(learning(tmp_path, "synchronous", SYNCHRONOUS)))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     run = tmp_path / "synchronous"
     assert_learned(run)

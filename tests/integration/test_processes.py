@@ -25,6 +25,7 @@ from small_runs import (
     small_config,
     started,
     tba,
+    tba_here,
 )
 
 from tba.learn.checkpoint import list_checkpoints
@@ -95,7 +96,7 @@ def test_a_trainer_killed_during_a_save_loses_nothing_that_was_merged(tmp_path: 
     assert "the Trainer died" in output
     before = rollouts(run)
     last = list_checkpoints(run)[-1].step + 10
-    resumed = tba("train", "--resume", str(run), "--trainer.num-steps", str(last))
+    resumed = tba_here("train", "--resume", str(run), "--trainer.num-steps", str(last))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     after = rollouts(run)
     assert_nothing_doubled(after, num_responses=4)
@@ -118,7 +119,7 @@ def test_data_that_a_killed_trainer_merged_have_their_true_age(tmp_path: Path) -
     )
     run = tmp_path / "fork"
     resume = ["train", "--resume", str(run), "--trainer.num-steps"]
-    finished = tba("train", *arguments(config))
+    finished = tba_here("train", *arguments(config))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     before = pid_of(run, "trainer") or 0
     with started(*resume, "100000") as process:
@@ -127,7 +128,7 @@ def test_data_that_a_killed_trainer_merged_have_their_true_age(tmp_path: Path) -
         until(lambda: (rollouts(run)["version"] > 4).sum() >= 2 * 4, process)
         os.kill(trainer, signal.SIGKILL)
         process.communicate(timeout=300)
-    again = tba(*resume, "12")
+    again = tba_here(*resume, "12")
     assert again.returncode == 0, again.stdout + again.stderr
 
     made = [r for r in read_metrics(run) if r["kind"] == "train"]
@@ -159,7 +160,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     run = tmp_path / "stopped"
     with started("train", *arguments(config)) as process:
         until(lambda: len(records(run, "train")) > 6, process)
-        status = tba("status", str(run))
+        status = tba_here("status", str(run))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group gets it
         output = process.communicate(timeout=300)[0]
     assert process.returncode == 130
@@ -169,11 +170,11 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     assert "running" in status.stdout
     step = records(run, "train")[-1]["step"]
     assert (run / "checkpoints" / f"step-{step:06d}").is_dir()
-    again = tba("train", "--resume", str(run), "--trainer.num-steps", str(step + 4))
+    again = tba_here("train", "--resume", str(run), "--trainer.num-steps", str(step + 4))
     assert again.returncode == 0, again.stdout + again.stderr
     assert records(run, "train")[-1]["step"] == step + 4
     assert_nothing_doubled(rollouts(run), num_responses=4)
-    assert "finished" in tba("status", str(run)).stdout
+    assert "finished" in tba_here("status", str(run)).stdout
     evaluated = tba(
         "eval", str(run / "checkpoints" / f"step-{step + 4:06d}" / "model"), "--evaluation.num-samples", "4"
     )
@@ -205,7 +206,7 @@ def test_weights_taken_in_flight_are_named_token_by_token(tmp_path: Path) -> Non
         trainer={"num_steps": 80, "sync_period": 1},
         searcher={"prompts_per_batch": 8},
     )
-    finished = tba("train", *arguments(config))
+    finished = tba_here("train", *arguments(config))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     frame = rollouts(tmp_path / "flight")
     runs = frame["token_versions"].map(len)

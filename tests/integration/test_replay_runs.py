@@ -13,7 +13,7 @@ import pytest
 import torch
 from rewards_for_tests import spec
 from safetensors.torch import load_file
-from small_runs import arguments, records, rollouts, small_config, tba
+from small_runs import arguments, records, rollouts, small_config, tba, tba_here
 from test_inline import INLINE, same_weights, train_records, weights
 
 from tba.api import resume, start
@@ -126,11 +126,11 @@ def test_a_replay_repeats_the_losses_of_an_asynchronous_run_that_was_resumed(tmp
         trainer={"schedule": "constant"},  # more steps change nothing else
     )
     run = tmp_path / "run"
-    first = tba("train", *arguments(config))
+    first = tba_here("train", *arguments(config))
     assert first.returncode == 0, first.stdout + first.stderr
     for later in (6, 8):
         shutil.rmtree(run / "checkpoints" / f"step-{later:06d}")
-    again = tba("train", "--resume", str(run), "--trainer.num-steps", "12")
+    again = tba_here("train", "--resume", str(run), "--trainer.num-steps", "12")
     assert again.returncode == 0, again.stdout + again.stderr
     # By the command line too: the run's processes and the replay compute with the same kernels, whatever this one has.
     repeated = tba("replay", str(run), "--run.name", "again", "--run.num-threads", "1")

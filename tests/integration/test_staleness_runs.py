@@ -15,7 +15,7 @@ from small_runs import (
     rollouts,
     same_weights,
     small_config,
-    tba,
+    tba_here,
     timeless_records,
     train_records,
     weights,
@@ -152,10 +152,10 @@ def test_processes_keep_the_age_also_when_the_run_is_resumed(tmp_path: Path) -> 
         tmp_path, "run", 2, run={"launcher": "local"}, searcher={"num_searchers": 2}, trainer={"num_steps": 4}
     )
     run = tmp_path / "run"
-    made = tba("train", *arguments(config))
+    made = tba_here("train", *arguments(config))
     assert made.returncode == 0, made.stdout + made.stderr
     assert ages(run) == [{"0": 8}, {"1": 8}, {"2": 8}, {"2": 8}]
-    more = tba("train", "--resume", str(run), "--trainer.num-steps", "9")
+    more = tba_here("train", "--resume", str(run), "--trainer.num-steps", "9")
     assert more.returncode == 0, more.stdout + more.stderr
     assert Epochs.read(run).newest == 1
     assert ages(run)[4:] == [{"0": 8}, {"1": 8}, {"2": 8}, {"2": 8}, {"2": 8}]

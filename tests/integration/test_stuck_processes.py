@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, started, tba
+from small_runs import arguments, assert_nothing_doubled, records, rollouts, small_config, started, tba_here
 from test_processes import pid_of, until
 
 from tba.runs.activity import ENDING, read_activities
@@ -94,7 +94,7 @@ def test_a_searcher_that_hangs_in_the_last_evaluation_does_not_hold_up_the_end(t
     assert [r["searcher"] for r in events(run, "searcher_lost")] == [0]
     assert events(run, "searcher_restarted") == []
     assert json.loads((run / "summary.json").read_text())["steps"] == 4
-    assert "finished" in tba("status", str(run)).stdout
+    assert "finished" in tba_here("status", str(run)).stdout
 
 
 SLOW = """
@@ -131,5 +131,5 @@ def test_a_trainer_that_hangs_ends_the_run_in_one_line(tmp_path: Path) -> None:
     assert [r["process"] for r in events(run, "process_stuck")] == ["trainer"]
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     last = records(run, "train")[-1]["step"] + 2
-    again = tba("train", "--resume", str(run), "--trainer.num-steps", str(last))
+    again = tba_here("train", "--resume", str(run), "--trainer.num-steps", str(last))
     assert again.returncode == 0, again.stdout + again.stderr
