@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tba.build import build_searcher, build_staleness, build_trainer
+from tba.build.searcher import build_searcher
+from tba.build.trainer import build_staleness, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.launch.processes import on_interrupt

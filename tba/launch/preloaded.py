@@ -7,6 +7,7 @@ import contextlib
 import os
 
 with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-    import tba.build
+    import tba.build.searcher
+    import tba.build.trainer
     import tba.channels.shared_memory
     import tba.channels.socket  # noqa: F401

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tiny_models import ARCHITECTURES, FLOAT32, answered, build
 from transformers import PreTrainedModel
 
-from tba.build import build_reference, build_searcher
+from tba.build.models import build_reference
+from tba.build.searcher import build_searcher
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.engines import packed_linear
