@@ -240,6 +240,10 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
     assert with_sections == {"learn.buffer_supply", "learn.optimization", "learn.trainer"}, "they take their sections"
 
 
+def test_what_processes_are_built_from_is_imported_before_they_are_forked() -> None:
+    assert under("build") <= reached("launch.preloaded")
+
+
 def test_nobody_asks_for_a_launcher_by_its_name() -> None:
     """But for the one place that chooses: launchers pass what they decide."""
     asked = {
