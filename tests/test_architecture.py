@@ -86,7 +86,7 @@ def under(*names: str) -> set[str]:
 
 def test_the_imports_are_seen() -> None:
     """The guard of the guards: a parser that sees nothing forbids nothing."""
-    assert {"types", "rewards.scorer"} <= imports("search.searcher")
+    assert {"types", "rewards.scorer"} <= imports("search.hand_up")
     assert {"torch", "transformers"} <= outside("policy.policy")
     assert "/torch" not in all_imports("learn.checkpoint"), "under TYPE_CHECKING only"
     assert "transformers" not in outside("launch.preflight"), "within a function only"

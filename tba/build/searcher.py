@@ -23,7 +23,9 @@ from tba.learn.exact_staleness import ExactStaleness
 from tba.policy.devices import device_of, num_gpus
 from tba.policy.placement import definite, searcher_device
 from tba.runs.activity import Activity
+from tba.search.hand_up import HandUp
 from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
+from tba.search.reports import Reports
 from tba.search.searcher import Searcher
 from tba.seeds import Purpose, integer
 from tba.tasks.prepared import prepared
@@ -64,12 +66,22 @@ def build_searcher(
         evaluator = build_evaluator(
             config, engine, scorer, task, tokenizer=tokenizer, reference=starting_model, device=str(device)
         )
-    return Searcher(
+    prompts = (ChosenPrompts if config.searcher.prompts == "solve_rate" else PromptStream)(task.train, seed)
+    reports = Reports(str(name), groups, activity, config.evaluation.success_reward)
+    hand_up = HandUp(
         str(name),
-        engine=engine,
-        reference=reference,
         scorer=scorer,
-        prompts=(ChosenPrompts if config.searcher.prompts == "solve_rate" else PromptStream)(task.train, seed),
+        reference=reference,
+        groups=groups,
+        reports=reports,
+        activity=activity,
+        prompts_per_batch=config.searcher.prompts_per_batch,
+        skip_equal_rewards=config.searcher.skip_equal_rewards,
+        tells_of_unused=prompts.are_chosen,
+    )
+    return Searcher(
+        engine=engine,
+        prompts=prompts,
         exploration=Exploration(
             config.searcher.temperature_fraction,
             config.searcher.temperature_low,
@@ -77,17 +89,16 @@ def build_searcher(
             seed,
         ),
         weights=weights,
-        groups=groups,
+        hand_up=hand_up,
+        reports=reports,
         num_responses=config.searcher.num_responses,
         prompts_per_batch=config.searcher.prompts_per_batch,
         activity=activity,
-        skip_equal_rewards=config.searcher.skip_equal_rewards,
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_versions(config, index, staleness) if taking_turns else None,
         evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
-        success_reward=config.evaluation.success_reward,
     )
 
 

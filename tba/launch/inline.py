@@ -64,7 +64,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
         return trainer.finished
     finally:
         for searcher in searchers:
-            searcher.scorer.close()
+            searcher.close()
 
 
 def take_turns(trainer: Trainer, searchers: Sequence[Searcher]) -> None:

@@ -173,7 +173,7 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
                 staleness=build_staleness(given.config, checkpoint, repeatable=False),
             )
         searcher.run()
-        searcher.scorer.close()
+        searcher.close()
         groups.close()
         return Outcome.FINISHED
 
