@@ -59,7 +59,8 @@ def embedded_run(**settings: Mapping[str, Any]) -> Iterator[tuple[Path, Finished
 
 def accuracy_of(model: Path, **settings: Mapping[str, Any]) -> float:
     """On the arithmetic task's held-out problems, greedily."""
-    from tba.build import build_engine, build_evaluator, build_scorer, build_task
+    from tba.build.models import build_engine
+    from tba.build.tasks import build_evaluator, build_scorer, build_task
 
     config = Config.embedded(model={"path": str(model)}, **settings)
     engine, tokenizer, loaded = build_engine(config)

@@ -86,11 +86,11 @@ def under(*names: str) -> set[str]:
 
 def test_the_imports_are_seen() -> None:
     """The guard of the guards: a parser that sees nothing forbids nothing."""
-    assert {"types", "rewards.scorer"} <= imports("search.searcher")
+    assert {"types", "rewards.scorer"} <= imports("search.hand_up")
     assert {"torch", "transformers"} <= outside("policy.policy")
     assert "/torch" not in all_imports("learn.checkpoint"), "under TYPE_CHECKING only"
     assert "transformers" not in outside("launch.preflight"), "within a function only"
-    assert "build" in all_imports("launch.local") - imports("launch.local")
+    assert "build.trainer" in all_imports("launch.local") - imports("launch.local")
     assert len(MODULES) > 50
 
 
@@ -102,7 +102,7 @@ BELOW = (
     *("buffer", "channels", "config", "engines", "evaluations", "extras", "learn", "objectives", "policy"),
     *("rewards", "runs", "search", "seeds", "tasks", "types"),
 )
-"""What `build.py` and launchers put together."""
+"""What `build` and launchers put together."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "types": (),
     "extras": (),
@@ -238,6 +238,10 @@ def test_only_build_sees_the_settings_and_the_parts() -> None:
         m for m in parts if imports(m) & {"config.model", "config.run", "config.search", "config.training"}
     }
     assert with_sections == {"learn.buffer_supply", "learn.optimization", "learn.trainer"}, "they take their sections"
+
+
+def test_what_processes_are_built_from_is_imported_before_they_are_forked() -> None:
+    assert under("build") <= reached("launch.preloaded")
 
 
 def test_nobody_asks_for_a_launcher_by_its_name() -> None:

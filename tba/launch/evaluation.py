@@ -25,7 +25,8 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     output = output or answers_file(config.model.path, config.task.kind)
     _check_writable(output)
     use_threads(config.run.num_threads)
-    from tba.build import build_engine, build_evaluator, build_scorer, build_task, compared_with
+    from tba.build.models import build_engine, compared_with
+    from tba.build.tasks import build_evaluator, build_scorer, build_task
 
     engine, tokenizer, model = build_engine(config)
     task = build_task(config, tokenizer, model)

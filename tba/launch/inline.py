@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tba.build import build_searcher, build_staleness, build_trainer
+from tba.build.searcher import build_searcher
+from tba.build.trainer import build_staleness, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
@@ -63,7 +64,7 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
         return trainer.finished
     finally:
         for searcher in searchers:
-            searcher.scorer.close()
+            searcher.close()
 
 
 def take_turns(trainer: Trainer, searchers: Sequence[Searcher]) -> None:

@@ -126,7 +126,7 @@ def trainer_main(given: ProcessArguments) -> None:
         groups = SocketGroupReceiver(given.meeting, given.key)  # before what takes long: Searchers connect meanwhile
         with activity(STARTING, "loads the model"), activity.quiet():
             import_torch(given.num_threads)
-            from tba.build import build_trainer
+            from tba.build.trainer import build_trainer
 
             trainer = build_trainer(
                 given.config,
@@ -158,7 +158,8 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
             groups = SocketGroupSender(given.meeting, given.key, parent_alive, activity.quiet)
         with activity(STARTING, "loads the models"), activity.quiet():
             import_torch(given.num_threads)
-            from tba.build import build_searcher, build_staleness
+            from tba.build.searcher import build_searcher
+            from tba.build.trainer import build_staleness
 
             checkpoint = Checkpoint(given.checkpoint) if given.checkpoint else None
             searcher = build_searcher(
@@ -172,7 +173,7 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
                 staleness=build_staleness(given.config, checkpoint, repeatable=False),
             )
         searcher.run()
-        searcher.scorer.close()
+        searcher.close()
         groups.close()
         return Outcome.FINISHED
 

@@ -69,7 +69,7 @@ def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console:
     """Make the steps, or those up to a Ctrl-C; how many were made."""
     started = time.time()
     use_threads(config.run.num_threads)
-    from tba.build import ROLLOUTS, build_trainer
+    from tba.build.trainer import ROLLOUTS, build_trainer
     from tba.channels.nobody import Nobody
     from tba.launch.inline import stop_on_interrupt
 

@@ -96,7 +96,7 @@ def test_search_records_do_not_depend_on_the_clock(tmp_path: Path, monkeypatch: 
     """Between records, one second passes or none: a round of four batches is one record."""
     runs = []
     for seconds in (0.0, 1e9):
-        monkeypatch.setattr("tba.search.searcher.REPORT_SECONDS", seconds)
+        monkeypatch.setattr("tba.search.reports.REPORT_SECONDS", seconds)
         config = small_config(
             tmp_path, f"after-{seconds}", run=INLINE, searcher={"prompts_per_batch": 1}, trainer={"num_steps": 4}
         )
@@ -225,7 +225,7 @@ def test_a_round_that_ctrl_c_interrupts_is_repeated(
     run_round = Searcher.run_round
 
     def interrupted_after_step_2(searcher: Searcher) -> None:
-        if searcher.serial >= 8:
+        if searcher.hand_up.serial >= 8:
             os.kill(os.getpid(), signal.SIGINT)
         run_round(searcher)
 

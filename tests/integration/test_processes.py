@@ -31,7 +31,7 @@ from small_runs import (
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import read_activities
 from tba.runs.metrics import read_metrics
-from tba.search.searcher import GIVE_UP_AFTER
+from tba.search.hand_up import GIVE_UP_AFTER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

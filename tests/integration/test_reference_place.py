@@ -58,7 +58,7 @@ def test_a_replay_needs_no_reference(both: tuple[Path, Path], tmp_path: Path, mo
     def never(*rest: object) -> None:
         raise AssertionError("the reference was loaded")
 
-    monkeypatch.setattr("tba.build._reference_model", never)
+    monkeypatch.setattr("tba.build.models._reference_model", never)
     replayed, finished = replay_run(run, {"run": {"root": str(tmp_path), "name": "replay", "display": "none"}})
     assert finished
     assert largest_difference(train_records(run), train_records(replayed)) < 1e-6

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from tba.build import (
-    _beat_at_every_pass,
-    _engine,
-    _reference_model,
-    _share_of_versions,
-    build_learner,
-    build_reference,
-    build_scorer,
-    build_staleness,
-    build_task,
-)
+from tba.build.learner import build_learner
+from tba.build.models import _reference_model, beat_at_every_pass, build_reference, engine_of
+from tba.build.searcher import _share_of_versions
+from tba.build.tasks import build_scorer, build_task
+from tba.build.trainer import build_staleness
 from tba.config.settings import Config, load_config
 from tba.engines.base import generate
 from tba.engines.transformers import TransformersEngine
@@ -122,7 +116,7 @@ def test_long_generations_and_passes_give_signs_of_life(attention: str) -> None:
         load_tokenizer("arithmetic"),
         CountedBeats(),
     )
-    _beat_at_every_pass(model, activity)
+    beat_at_every_pass(model, activity)
     prompt = Prompt("p", "1+1=\n", tuple(tokenizer.encode("1+1=\n")))
     engine = TransformersEngine(model, tokenizer, temperature=1.0, max_new_tokens=20, seed=0)
     [responses] = generate(engine, [prompt], 2)
@@ -154,7 +148,7 @@ def test_what_searchers_generate_with_does_not_depend_on_the_precision_of_traini
     for engine_precision in ("float32", "bfloat16"):
         config = Config.embedded(model={"precision": model_precision}, engine={"precision": engine_precision})
         model = load_model("arithmetic")
-        engine = _engine(config, model, tokenizer, 0, config.engine.settled_precision)
+        engine = engine_of(config, model, tokenizer, 0, config.engine.settled_precision)
         prompt = Prompt("p", "12+7=\n", encoder(tokenizer)("12+7=\n")[1])
         responses = generate(engine, [prompt], 4)[0]
         with torch.no_grad():

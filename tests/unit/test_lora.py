@@ -72,7 +72,7 @@ def test_a_merged_model_is_the_adapted_one(name: str, shared: bool) -> None:
 
 @pytest.mark.parametrize("checkpointing", [True, False])
 def test_only_adapters_get_a_gradient(tmp_path: Path, checkpointing: bool) -> None:
-    from tba.build import _checkpoint_layers
+    from tba.build.learner import _checkpoint_layers
 
     model = moved(adapted(load_model(str(save_tiny_model(tmp_path)))))
     if checkpointing:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tiny_models import ARCHITECTURES, FLOAT32, answered, build
 from transformers import PreTrainedModel
 
-from tba.build import build_reference, build_searcher
+from tba.build.models import build_reference
+from tba.build.searcher import build_searcher
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.engines import packed_linear
@@ -131,9 +132,9 @@ def living_parameters() -> dict[int, torch.nn.Parameter]:
 def test_a_searcher_with_adapters_holds_the_model_once(tmp_path: Path, rank: int, num_copies: int) -> None:
     others = living_parameters()
     searcher = searcher_in(tmp_path, model={"lora_rank": rank})
-    searcher.scorer.close()
+    searcher.close()
     held = sum(parameter.numel() for place, parameter in living_parameters().items() if place not in others)
-    parameters = dict(searcher.reference._policy.named_parameters())
+    parameters = dict(searcher.hand_up.reference._policy.named_parameters())
     adapters = sum(parameter.numel() for name, parameter in parameters.items() if "lora_" in name)
     base = sum(parameter.numel() for parameter in parameters.values()) - adapters
     assert bool(adapters) == bool(rank)
@@ -143,9 +144,9 @@ def test_a_searcher_with_adapters_holds_the_model_once(tmp_path: Path, rank: int
 def test_a_searchers_reference_is_the_model_it_began_with(tmp_path: Path) -> None:
     """Before and after it has loaded adapters that are far from nothing."""
     searcher = searcher_in(tmp_path, model={"lora_rank": 2})
-    searcher.scorer.close()
-    model = searcher.reference._policy.model
-    before = logprobs(searcher.reference)
+    searcher.close()
+    model = searcher.hand_up.reference._policy.model
+    before = logprobs(searcher.hand_up.reference)
     changed = deepcopy(model)
     with torch.no_grad():
         for parameter in changed.parameters():
@@ -154,4 +155,4 @@ def test_a_searchers_reference_is_the_model_it_began_with(tmp_path: Path) -> Non
     import_weights(model, export_weights(changed))
     policy = Reference(Policy(model), max_tokens=100)
     assert np.abs(logprobs(policy) - before).max() > 0.05
-    assert np.array_equal(logprobs(searcher.reference), before)
+    assert np.array_equal(logprobs(searcher.hand_up.reference), before)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tba.build import build_scorer
+from tba.build.tasks import build_scorer
 from tba.config.settings import Config, load_config
 from tba.rewards.functions import resolve
 from tba.tasks.base import Content, Task

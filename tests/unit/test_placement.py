@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tba import build
-from tba.build import build_learner, build_scorer
+from tba.build import searcher
+from tba.build.learner import build_learner
+from tba.build.tasks import build_scorer
 from tba.config.settings import Config, parse_config
 from tba.launch import preflight
 from tba.launch.gpus import count_gpus
@@ -198,8 +199,8 @@ def test_a_reward_is_told_the_device_of_its_searcher() -> None:
 
 
 def test_each_searcher_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (build, devices):
+    for module in (searcher, devices):
         monkeypatch.setattr(module, "num_gpus", lambda: 3)
     config = Config.embedded(searcher={"num_searchers": 3})
-    found = [build._device_of_searcher(config, index) for index in range(3)]
+    found = [searcher._device_of_searcher(config, index) for index in range(3)]
     assert found == [torch.device("cuda:1"), torch.device("cuda:2"), torch.device("cuda:1")]

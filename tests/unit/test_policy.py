@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
 
-from tba.build import _checkpoint_layers
+from tba.build.learner import _checkpoint_layers
 from tba.policy import layout
 from tba.policy.attention import supports_shared_prompt
 from tba.policy.batch import PackedTokens, collate, pack

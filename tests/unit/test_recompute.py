@@ -17,7 +17,7 @@ from transformers import LlamaConfig, Olmo2Config, PreTrainedConfig, PreTrainedM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks import memory
-from tba.build import _checkpoint_layers
+from tba.build.learner import _checkpoint_layers
 from tba.policy import recompute
 from tba.policy.batch import PackedTokens, pack
 from tba.policy.lora import add_adapters

@@ -13,8 +13,10 @@ from tba.engines.base import Finished
 from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.runs.activity import Activity
-from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
-from tba.search.searcher import MAX_PENDING_BATCHES, PATIENCE_SECONDS, Searcher
+from tba.search.hand_up import MAX_PENDING_BATCHES, PATIENCE_SECONDS, HandUp
+from tba.search.prompts import ChosenPrompts, Exploration, Prompts, PromptStream
+from tba.search.reports import Reports
+from tba.search.searcher import Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of
 from tba.types import Group, Prompt, Report, Response, TokenLogprobs, Unused, Version, WeightUpdate
@@ -122,15 +124,42 @@ class Weights:
         return self.newest if self.newest is not None and self.newest.version > version else None
 
 
-def searcher_of(engine: Counting, sent: Any, scorer: Any, activity: Activity | None = None, **changes: Any) -> Searcher:
-    parts: dict[str, Any] = {"engine": engine, "reference": engine, "scorer": scorer, "groups": sent}
-    settings: dict[str, Any] = {"weights": Weights(), "num_responses": 2, "prompts_per_batch": BATCH}
-    settings["prompts"] = PromptStream(PROBLEMS, [0])
+def searcher_of(
+    engine: Any,
+    sent: Any,
+    scorer: Any,
+    activity: Activity | None = None,
+    *,
+    prompts: Prompts | None = None,
+    prompts_per_batch: int = BATCH,
+    skip_equal_rewards: bool = False,
+    **changes: Any,
+) -> Searcher:
+    name = "searcher-0"
+    activity = activity or Activity(None, name)
+    prompts = prompts or PromptStream(PROBLEMS, [0])
+    reports = Reports(name, sent, activity)
+    hand_up = HandUp(
+        name,
+        scorer=scorer,
+        reference=engine,
+        groups=sent,
+        reports=reports,
+        activity=activity,
+        prompts_per_batch=prompts_per_batch,
+        skip_equal_rewards=skip_equal_rewards,
+        tells_of_unused=prompts.are_chosen,
+    )
+    settings: dict[str, Any] = {"weights": Weights(), "num_responses": 2}
     return Searcher(
-        "searcher-0",
+        engine=engine,
+        prompts=prompts,
         exploration=Exploration(0.0, 1.0, 1.0, [0]),
-        activity=activity or Activity(None, "searcher-0"),
-        **parts | settings | changes,
+        hand_up=hand_up,
+        reports=reports,
+        prompts_per_batch=prompts_per_batch,
+        activity=activity,
+        **settings | changes,
     )
 
 
@@ -146,7 +175,7 @@ def test_a_searcher_runs_ahead_while_somebody_is_at_every_request_or_for_a_momen
     monkeypatch: pytest.MonkeyPatch, num_processes: int, seconds: float, oldest: int
 ) -> None:
     engine = Counting(seconds)
-    monkeypatch.setattr("tba.search.searcher.time", engine)
+    monkeypatch.setattr("tba.search.hand_up.time", engine)
     sent = Sent(engine)
     searcher = searcher_of(engine, sent, Slow(num_processes))
     for _ in range(40):
@@ -375,7 +404,7 @@ def fates(values: Any) -> int:
 def test_every_response_that_was_begun_has_one_fate(
     monkeypatch: pytest.MonkeyPatch, num_steps: int, skips: bool
 ) -> None:
-    monkeypatch.setattr("tba.search.searcher.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("tba.search.reports.REPORT_SECONDS", 0.0)
     engine, told, scorer = Branching(), Told(), Judging(40)
     searcher = searcher_of(
         engine, told, scorer, num_responses=4, prompts_per_batch=3, skip_equal_rewards=skips, in_flight_updates=True
@@ -406,7 +435,7 @@ def test_the_counts_go_on_after_a_resume() -> None:
     again = searcher_of(Branching(), told, Judging(100), num_responses=4, budget=lambda version: 3)
     again.restore(searcher.state())
     again.run_round()
-    assert again._responses.values(0, 0) == {**again._responses.values(0, 0), "responses/generated": 24}
+    assert again.reports.responses.values(0, 0) == {**again.reports.responses.values(0, 0), "responses/generated": 24}
 
 
 # Prompts that are chosen

@@ -1,0 +1,120 @@
+"""One Searcher, with its engine, its prompts and its share of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from tba.build.models import (
+    beat_at_every_pass,
+    build_reference,
+    engine_of,
+    reference_beside,
+    tokenizer_of,
+    trained_model,
+)
+from tba.build.tasks import build_evaluator, build_scorer, build_task
+from tba.channels.base import GroupSender, WeightSubscriber
+from tba.config.settings import Config
+from tba.learn.exact_staleness import ExactStaleness
+from tba.policy.devices import device_of, num_gpus
+from tba.policy.placement import definite, searcher_device
+from tba.runs.activity import Activity
+from tba.search.hand_up import HandUp
+from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
+from tba.search.reports import Reports
+from tba.search.searcher import Searcher
+from tba.seeds import Purpose, integer
+from tba.tasks.prepared import prepared
+from tba.types import SearcherName, Version
+
+
+def build_searcher(
+    config: Config,
+    run: Path,
+    name: SearcherName,
+    *,
+    weights: WeightSubscriber,
+    groups: GroupSender,
+    activity: Activity,
+    taking_turns: bool,
+    staleness: ExactStaleness | None = None,
+) -> Searcher:
+    """One Searcher. None repeats the prompts or samples of another, nor of one that had its place before.
+
+    `taking_turns`: it makes what the next steps need, then waits for their weights. `staleness`: these are not the
+    steps up to the next sync, but those that this schedule names.
+    """
+    index = name.index
+    seed = (config.run.seed, index, name.incarnation)
+    tokenizer = tokenizer_of(config)
+    device = _device_of_searcher(config, index)
+    model = trained_model(config, device, config.engine.dtype)
+    beat_at_every_pass(model, activity)
+    task = prepared(run, lambda: build_task(config, tokenizer, model))
+    scorer = build_scorer(config, task, str(device), waiting=activity.quiet)
+    scorer.begin()
+    engine = engine_of(config, model, tokenizer, integer(Purpose.RESPONSES, *seed), config.engine.settled_precision)
+    starting_model = cache(lambda: reference_beside(config, model, device, activity))
+    reference = build_reference(config, starting_model()) if config.reference.where == "searcher" else None
+    scorer.start()
+    evaluator = None
+    if index == 0 and config.evaluation.period > 0 and task.held_out:
+        evaluator = build_evaluator(
+            config, engine, scorer, task, tokenizer=tokenizer, reference=starting_model, device=str(device)
+        )
+    prompts = (ChosenPrompts if config.searcher.prompts == "solve_rate" else PromptStream)(task.train, seed)
+    reports = Reports(str(name), groups, activity, config.evaluation.success_reward)
+    hand_up = HandUp(
+        str(name),
+        scorer=scorer,
+        reference=reference,
+        groups=groups,
+        reports=reports,
+        activity=activity,
+        prompts_per_batch=config.searcher.prompts_per_batch,
+        skip_equal_rewards=config.searcher.skip_equal_rewards,
+        tells_of_unused=prompts.are_chosen,
+    )
+    return Searcher(
+        engine=engine,
+        prompts=prompts,
+        exploration=Exploration(
+            config.searcher.temperature_fraction,
+            config.searcher.temperature_low,
+            config.searcher.temperature_high,
+            seed,
+        ),
+        weights=weights,
+        hand_up=hand_up,
+        reports=reports,
+        num_responses=config.searcher.num_responses,
+        prompts_per_batch=config.searcher.prompts_per_batch,
+        activity=activity,
+        in_flight_updates=config.engine.in_flight_updates,
+        budget=_share_of_versions(config, index, staleness) if taking_turns else None,
+        evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
+        evaluation_period=config.evaluation.period,
+        skipped=task.skipped if index == 0 else None,
+    )
+
+
+def _share_of_versions(config: Config, index: int, staleness: ExactStaleness | None) -> Callable[[Version], int]:
+    """Groups that this Searcher makes of a version when it takes turns: all together, what the steps up to the next
+    sync draw, or what the steps that are to be trained on the version do."""
+
+    def share(version: Version) -> int:
+        trainer = config.trainer
+        total = staleness.owed(version.step) if staleness else trainer.num_groups * trainer.steps_to_sync(version.step)
+        base, extra = divmod(total, config.searcher.num_searchers)
+        return base + (index < extra)
+
+    return share
+
+
+def _device_of_searcher(config: Config, index: int) -> torch.device:
+    learner = definite(config.model.device, num_gpus())
+    return device_of(searcher_device(config.engine.device, index, learner, num_gpus()), "engine.device")
