@@ -112,14 +112,18 @@ def test_so_it_does_with_adapters_and_an_offset(tmp_path: Path, folder: str, nam
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_in_float32_a_split_moves_the_gradient_by_its_rounding(tmp_path: Path, folder: str, name: str) -> None:
+def test_in_float32_a_split_moves_the_gradient_by_its_rounding(
+    tmp_path: Path, folder: str, name: str, pytestconfig: pytest.Config
+) -> None:
+    """Kernels move it by 1e-6 to 2e-6 of its norm. Made-up rounding, which adds to every sum and product what the worst
+    order of its terms could, moves it by up to 1.3e-5."""
     groups = groups_with_copies(4, 0)
     learners = [
         learner_in(tmp_path / str(budget), folder, objective=OBJECTIVES[name], micro_batch_tokens=budget)
         for budget in (WHOLE, 40)
     ]
     (_, whole), (_, split) = (gradients(learner, groups) for learner in learners)
-    assert difference(split, whole) < 1e-5
+    assert difference(split, whole) < (1e-5 if pytestconfig.getoption("--rounding-seed") is None else 4e-5)
 
 
 @in_float64()
