@@ -117,6 +117,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "config.search": ("config.section",),
     "config.training": ("config.section",),
     "config.text": ("types",),
+    "config.ready": ("config.text", "types"),
     "config.user_code": ("types",),
     "config.faults": ("objectives", "tasks"),
     "config.help": ("config", "tasks", "types"),
