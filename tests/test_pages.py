@@ -26,7 +26,8 @@ def faults_of(text: str) -> list[str | None]:
 def test_commands_are_found() -> None:
     """The guard of the guards."""
     places = {command.place for command in COMMANDS}
-    assert {"README.md", "docs/tasks-tldr.md", "tba/configs/smollm2-gsm8k.toml", "examples/own_reward/train.py"} <= places
+    assert {"README.md", "docs/tasks-tldr.md", "examples/own_reward/train.py"} <= places
+    assert "tba/configs/smollm2-gsm8k.toml" in places
     assert {command.name for command in COMMANDS} >= {"train", "eval", "sft", "fetch", "status", "compare"}
     assert COMMAND in {command.words[0] for command in COMMANDS}
     assert len(COMMANDS) > 60

@@ -108,7 +108,10 @@ def embedded_settings() -> dict[str, Any]:
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any]) -> Config:
-    """Read the layers: a file, or a ready configuration by its name. Without one, a run that names no model of its own starts from the embedded default."""
+    """Read the layers. `path` names a file or a ready configuration.
+
+    Without one, a run that names no model of its own starts from the embedded default.
+    """
     if path is not None:
         return parse_config(read_settings(path), overrides)
     model = overrides.get("model")

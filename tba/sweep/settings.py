@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from tba.config.faults import in_one_line
+from tba.config.ready import read_settings
 from tba.config.section import Section
 from tba.config.settings import Config, embedded_settings, parse_config
-from tba.config.ready import read_settings
 from tba.config.text import read_toml
 from tba.sweep.arms import Arm, Space, grid, nested, random_arms, read_space, resolved, with_variants
 from tba.types import TbaError

@@ -1,4 +1,4 @@
-"""Ready configurations: each loads from any folder by its name, and what it needs beforehand is told with its command."""
+"""Each ready configuration loads by its name from any folder, and what it needs first is told with its command."""
 
 from __future__ import annotations
 

@@ -417,6 +417,7 @@ def test_a_name_that_is_a_folder_is_that_folder(tmp_path: Path) -> None:
 # Configurations
 # ---------------------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("name", ["smollm2-redteam", "paper/redteam-gpt2", "paper/redteam-llama"])
 def test_the_configurations_fit_one_attacker_prompt(name: str) -> None:
     config = load_config(name, {})
