@@ -22,6 +22,7 @@ from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
 from tba.runs.alarms import ALARM
 from tba.runs.ledger import PROCESS_ENDED
+from tba.runs.notebook import NotebookPanel, live_panel
 from tba.runs.progress import RunProgress, evaluation_text
 from tba.runs.summary import SUMMARY
 from tba.tasks import Headline
@@ -38,10 +39,12 @@ class Display:
         self._run = run
         self._console = Console(stderr=False, highlight=False)
         mode = config.run.display
-        self._mode = ("live" if self._console.is_terminal else "plain") if mode == "auto" else mode
+        self._mode = (
+            mode if mode != "auto" else "live" if self._console.is_terminal or self._console.is_jupyter else "plain"
+        )
         self._progress = RunProgress(run, config.trainer.num_steps, config.task.headline)
         self._config = config
-        self._live: Live | None = None
+        self._live: Live | NotebookPanel | None = None
         self._begun = self._last_line = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
@@ -52,7 +55,7 @@ class Display:
         about = f" · {self._run} · {title(self._config)}"
         self._console.print(Text.assemble(("tba", "bold"), about), soft_wrap=True)
         if self._mode == "live":
-            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
+            self._live = live_panel(self._panel(), self._console)
             self._live.start()
         self._thread.start()
         return self
