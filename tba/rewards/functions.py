@@ -109,8 +109,7 @@ def is_async(function: RewardFunction) -> bool:
 
 
 def name_of(function: RewardFunction) -> str:
-    """The name metrics use: that of the function, of what a partial wraps, or of a callable object's class. `lambda` for
-    a lambda."""
+    """The name metrics use: that of the function, of what a partial wraps, or of a callable object's class."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", None)
