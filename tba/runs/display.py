@@ -39,9 +39,8 @@ class Display:
         self._run = run
         self._console = Console(stderr=False, highlight=False)
         mode = config.run.display
-        self._mode = (
-            mode if mode != "auto" else "live" if self._console.is_terminal or self._console.is_jupyter else "plain"
-        )
+        can_redraw = self._console.is_terminal or self._console.is_jupyter
+        self._mode = ("live" if can_redraw else "plain") if mode == "auto" else mode
         self._progress = RunProgress(run, config.trainer.num_steps, config.task.headline)
         self._config = config
         self._live: Live | NotebookPanel | None = None

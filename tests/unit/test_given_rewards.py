@@ -1,4 +1,4 @@
-"""Reward functions that cannot be imported travel by value; those that can be are named; nothing is read from a file."""
+"""Reward functions that cannot be imported travel by value, others by name, and nothing is read from a file."""
 
 from __future__ import annotations
 
