@@ -225,11 +225,11 @@ def end_table(summary: dict[str, Any], run: Path, headline: Headline) -> Table:
     table = Table(title="summary", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")  # a path that is cut off cannot be copied
-    name = headline.metric
+    name = headline.summary_name
     if summary[f"{name}_last"] is not None:
         before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
         error = _number(summary[f"{name}_last_se"], ".3f")
-        table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
+        table.add_row(f"held-out {headline.metric.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
     for beside in headline.beside:
         if beside.label and summary[f"{beside.name}_last"] is not None:
             table.add_row(f"held-out {beside.label}", change(beside.name, beside.form))

@@ -46,7 +46,7 @@ class Result:
             return {}
         judged_by = summary["judged_by"]
         rows = {
-            f"held-out {judged_by.replace('_', ' ')}": _change(summary, judged_by),
+            f"held-out {judged_by.removeprefix('held_out_').replace('_', ' ')}": _change(summary, judged_by),
             "reward of new responses": _change(summary, "reward"),
             "steps": f"{summary['steps']} in {summary['wall_seconds']:.0f} s",
         }
