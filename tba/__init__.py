@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tba.api import Result, resume, train
+    from tba.api import resume, train
     from tba.config.settings import Config
     from tba.objectives import Evidence, Loss, Objective
+    from tba.runs.result import Result
     from tba.types import TbaError
 
 __all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "TbaError", "resume", "train"]
@@ -18,7 +19,7 @@ _WHERE = {
     "Evidence": "objectives",
     "Loss": "objectives",
     "Objective": "objectives",
-    "Result": "api",
+    "Result": "runs.result",
     "TbaError": "types",
     "resume": "api",
     "train": "api",

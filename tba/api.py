@@ -13,37 +13,19 @@ import xxhash
 from tba.config.settings import Config, embedded_settings, parse_config
 from tba.launch import launch
 from tba.launch.preflight import check
-from tba.learn.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to_resume
+from tba.launch.processes import importable_main
+from tba.learn.checkpoint import Checkpoint, find_checkpoint, run_to_resume
+from tba.rewards.given import give, keep_sources
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
+from tba.runs.result import Result
 from tba.runs.run_config import read_run_config, resumed_config, write_run_config
-from tba.runs.summary import SUMMARY
 from tba.tasks import OWN_DATA
 from tba.tasks.prepared import prepared_anew
 from tba.types import TbaError
 
 Reward = str | Callable[..., Any]
 Rows = str | Path | Iterable[Mapping[str, Any]]
-
-
-class Result:
-    """A finished or stopped run: its folder, its summary, its newest model."""
-
-    def __init__(self, run: Path, finished: bool) -> None:
-        self.run = run
-        self.finished = finished
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        path = self.run / SUMMARY
-        summary: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        return summary
-
-    @property
-    def model(self) -> Path | None:
-        """The newest checkpoint's model: a Hugging Face directory."""
-        found = list_checkpoints(self.run)
-        return found[-1].model if found else None
 
 
 def train(
@@ -58,9 +40,10 @@ def train(
 ) -> Result:
     """Train a model. Give a `Config`, or a model, a dataset and a reward function; sections as keywords refine it.
 
-    `dataset` is a path, a hub id, or rows (a list of dicts or a Hugging Face `Dataset`); `reward` an importable
-    function with TRL's signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). Call it
-    under `if __name__ == "__main__":`, because the processes of the run import your module.
+    `dataset` is a path, a hub id, or rows (a list of dicts or a Hugging Face `Dataset`); `reward` a function with TRL's
+    signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). A function of a notebook, or
+    a lambda, is sent to the reward process with what it uses. In a script call this under
+    `if __name__ == "__main__":`, because the processes of the run import your module.
     """
     if config is None:
         config = parse_config(*_settings(model, dataset, reward, reward_weights, sections))
@@ -70,19 +53,29 @@ def train(
 
 
 def start(config: Config, *, overwrite: bool = False) -> Result:
-    check(config)
-    with new_run(config, overwrite=overwrite) as run:
-        return _launch(config, run, None)
+    with importable_main():
+        check(config)
+        with new_run(config, overwrite=overwrite) as run:
+            return _launch(config, run, None)
 
 
-def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Result:
+def resume(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    reward: Reward | Sequence[Reward] | None = None,
+) -> Result:
     """Continue a run from its newest checkpoint, or from the checkpoint named.
 
-    Overrides are written into the run once nothing speaks against going on; a resume that is refused changes nothing.
+    A `reward` that stood in a notebook has to be given again: a run keeps names of functions, and no code. Overrides
+    are written into the run once nothing speaks against going on; a resume that is refused changes nothing.
     """
-    with locked(run_to_resume(Path(path))):
+    changes = dict(overrides or {})
+    if reward is not None:
+        changes["reward"] = {**changes.get("reward", {}), "functions": _reward_names(reward)}
+    with importable_main(), locked(run_to_resume(Path(path))):
         run, checkpoint = find_checkpoint(Path(path))
-        config = resumed_config(run, overrides or {})
+        config = resumed_config(run, changes)
         if checkpoint.step >= config.trainer.num_steps:
             raise TbaError(
                 f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
@@ -95,6 +88,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
 
 def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
     """The caller holds the run's lock."""
+    keep_sources(run, config.reward.functions)
     with prepared_anew(run), Display(config, run) as display:
         finished = launch(config, run, checkpoint, display.tell)
         display.conclude(finished)
@@ -118,8 +112,7 @@ def _settings(
     if isinstance(reward, Mapping):
         given["reward"] = dict(reward)
     elif reward is not None:
-        several = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
-        given["reward"] = {"functions": [_import_path(r) for r in several], "weights": list(reward_weights)}
+        given["reward"] = {"functions": _reward_names(reward), "weights": list(reward_weights)}
     return given, sections
 
 
@@ -134,16 +127,23 @@ def _data_path(dataset: Rows, root: Path) -> str:
     return str(path)
 
 
-def _import_path(reward: Reward) -> str:
-    """How another process finds the function: by module, or by file if it stands in the script that is running."""
-    if isinstance(reward, str):
-        return reward
-    name = getattr(reward, "__qualname__", "")
-    module = inspect.getmodule(reward)
-    if not name or module is None or "<" in name:
-        raise TbaError(f"reward {reward!r} cannot be imported by other processes: define it at the top of a module")
+def _reward_names(reward: Reward | Sequence[Reward]) -> list[str]:
+    """How other processes find the functions: by import, or else by value."""
+    several = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
+    paths = [one if isinstance(one, str) else _import_path(one) for one in several]
+    given = give(one for one, path in zip(several, paths, strict=True) if path is None and not isinstance(one, str))
+    return [next(given) if path is None else path for path in paths]
+
+
+def _import_path(reward: Callable[..., Any]) -> str | None:
+    """By module, or by file if it stands in the script that is running; None if that would not find the function."""
+    name, module = getattr(reward, "__qualname__", ""), inspect.getmodule(reward)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module is None or found is not reward:
+        return None
     if module.__name__ != "__main__":
         return f"{module.__name__}:{name}"
-    if not getattr(module, "__file__", None):
-        raise TbaError(f"reward {name} stands in an interactive session: put it into a file and import it from there")
-    return f"{module.__file__}:{name}"
+    file = getattr(module, "__file__", None)
+    return f"{file}:{name}" if file is not None and Path(file).is_file() else None

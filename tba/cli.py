@@ -11,7 +11,7 @@ from tba.types import TbaError
 USAGE = """\
 tba: asynchronous, off-policy post-training of language models with trajectory balance
 
-  tba train [CONFIG.toml] [--section.key value …]   train a model; with no arguments, run the demo
+  tba train [CONFIG] [--section.key value …]        train a model; with no arguments, run the demo
   tba train --resume RUN                            continue a run from its newest checkpoint
   tba replay RUN [--objective.key value …]          repeat the training of a run on its recorded data
   tba sweep SPACE.toml [--dry-run]                  tune settings: every combination, several seeds
@@ -21,10 +21,12 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
   tba reward-model MODEL --data FILE --output DIR   train a reward model on pairs of responses
   tba classifier MODEL --data FILE --output DIR     train a classifier of texts with one logit
-  tba config [CONFIG.toml] [--section.key value …]  print the resolved settings as TOML
+  tba config [CONFIG] [--section.key value …]       print the resolved settings as TOML
   tba tasks                                         list the kinds of task
+  tba configs                                       list the ready configurations, which tba train NAME takes
   tba fetch smollm2 [FOLDER]                        write a small real model into a folder
 
+  CONFIG is a TOML file of yours, or the name of a ready configuration.
   tba train --help                                  list every setting, its meaning and its default
 
 train your own model with your own data and reward:
@@ -199,6 +201,15 @@ def _tasks(rest: Arguments) -> int:
     return 0
 
 
+def _configs(rest: Arguments) -> int:
+    from tba.config.ready import ready_lines
+
+    if rest:
+        raise TbaError(f"tba configs takes no arguments, but got {rest[0]!r}: tba config {rest[0]} prints one")
+    print("\n".join(ready_lines()))
+    return 0
+
+
 def _fetch(rest: Arguments) -> int:
     from tba.fetch import MODELS, fetch
 
@@ -221,6 +232,7 @@ COMMANDS = {
     "classifier": _classifier,
     "config": _config,
     "tasks": _tasks,
+    "configs": _configs,
     "fetch": _fetch,
 }
 
@@ -230,7 +242,7 @@ def _help(name: str) -> None:
     if name in ("train", "eval", "config"):
         from tba.config.help import settings_text
 
-        print("\nsettings, for a CONFIG.toml or as --section.key value:\n")
+        print("\nsettings, for a CONFIG or as --section.key value:\n")
         print(settings_text(), end="")
     if name in ("sft", "reward-model", "classifier"):
         from tba.supervised import options

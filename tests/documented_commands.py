@@ -205,4 +205,4 @@ def parser_fault(command: Command) -> str | None:
 
 
 def is_ours(configuration: str | None) -> bool:
-    return configuration is None or configuration.startswith("configs/")
+    return configuration is None or is_literal(configuration)

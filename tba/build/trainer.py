@@ -94,6 +94,7 @@ def _known(config: Config, *, takes_turns: bool) -> Known:
             "bfloat16" if config.model.in_bfloat16 else "float32",
         ),
         explores_hotter=config.searcher.temperature_fraction > 0,
+        is_graded=config.task.headline.metric == "accuracy",
     )
 
 

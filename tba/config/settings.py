@@ -19,6 +19,7 @@ from tba import objectives, tasks
 from tba.config import text as config_text
 from tba.config.faults import in_one_line
 from tba.config.model import EngineConfig, ModelConfig, ReferenceConfig
+from tba.config.ready import read_settings
 from tba.config.run import MetricsConfig, RunConfig
 from tba.config.search import EvaluationConfig, RewardConfig, SearcherConfig
 from tba.config.section import Section
@@ -107,9 +108,12 @@ def embedded_settings() -> dict[str, Any]:
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any]) -> Config:
-    """Read the layers. Without a file, a run that names no model of its own starts from the embedded default."""
+    """Read the layers. `path` names a file or a ready configuration.
+
+    Without one, a run that names no model of its own starts from the embedded default.
+    """
     if path is not None:
-        return parse_config(config_text.read_toml(Path(path)), overrides)
+        return parse_config(read_settings(path), overrides)
     model = overrides.get("model")
     if isinstance(model, str) or (isinstance(model, Mapping) and "path" in model):
         return parse_config({}, overrides)

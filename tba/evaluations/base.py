@@ -150,8 +150,10 @@ def response_values(answers: Sequence[Answer]) -> dict[str, Any]:
     for name, value in (item for answer in answers for item in answer.notes.items()):
         if name.startswith("rewards/") and value is not None:
             parts[name].append(value)
+    reward, error = mean_and_error(rewards) if rewards else (math.nan, math.nan)
     return {
-        "reward": float(np.mean(rewards)) if rewards else math.nan,
+        "reward": reward,
+        "reward_se": error,
         **{f"{name}/mean": float(np.mean(values)) for name, values in parts.items()},
         "failed": len(answers) - len(rewards),
         "completions/mean_length": float(np.mean([len(answer.response) for answer in answers])),

@@ -30,6 +30,7 @@ from tba.launch.processes import (
 )
 from tba.launch.supervise import Exit, Outcome, Supervisor
 from tba.learn.checkpoint import Checkpoint
+from tba.rewards.given import given_for
 from tba.runs.activity import STARTING, TRAINER, Activity, read_activities
 from tba.types import SearcherName
 
@@ -105,6 +106,7 @@ class LocalWorkers:
             self._checkpoint.path if self._checkpoint else None,
             self._started,
             dict(os.environ),
+            given_for(self._config.reward.functions),
         )
         self._processes[name] = start_process(target, (given, *arguments), name, num_threads)
 

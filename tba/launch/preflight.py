@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from importlib.util import find_spec
 
+from tba.config.ready import check_earlier_steps
 from tba.config.settings import Config
 from tba.extras import install_hint
 from tba.launch.gpus import count_gpus
@@ -19,6 +20,7 @@ from tba.types import TbaError
 def check(config: Config, *, to_train: bool = True) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
     _check_not_within_import()
+    check_earlier_steps(config.model_dump(mode="json"))
     check_model(config.model.path, config.model.trust_remote_code)
     if to_train:
         config.objective.check()

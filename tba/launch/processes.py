@@ -16,6 +16,7 @@ from typing import Any
 
 from tba.config.settings import Config
 from tba.launch.supervise import Outcome
+from tba.rewards.given import GivenReward, take
 from tba.runs.activity import PROCESSES, Activity
 from tba.types import TbaError
 
@@ -38,12 +39,15 @@ class ProcessArguments:
     """When the launcher was started, by the clock: a run's time counts from there."""
     environment: Mapping[str, str]
     """The launcher's environment variables: a server that forks may have others."""
+    given_rewards: tuple[GivenReward, ...] = ()
+    """Reward functions that cannot be imported."""
 
 
 def run_process(name: str, given: ProcessArguments, body: Callable[[Activity], Outcome]) -> None:
     """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
     os.environ.clear()
     os.environ.update({**given.environment, **thread_environment(given.num_threads)})
+    take(given.given_rewards)
     die_with_parent()
     redirect_output(given.run / "logs" / f"{name}.log")
     outcome = Outcome.DIED
@@ -102,6 +106,21 @@ def on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
     finally:
         for number, before in previous.items():
             signal.signal(number, before)
+
+
+@contextmanager
+def importable_main() -> Iterator[None]:
+    """Hide from child processes a main script that is no file, as of `python -`: they would look for it and die."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or Path(file).is_file():
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = file
 
 
 def num_cores() -> int:

@@ -374,6 +374,7 @@ class Trainer:
         self._told_of_no_groups = True
         doing = [f"{a['process']}: {doing_text(a)}" for a in read_activities(self.run_path) if a["process"] != TRAINER]
         message = f"no Searcher has handed up a group for {steps} steps" + (f"; {', '.join(doing)}" if doing else "")
+        message += ". See docs/tuning.md#no-new-groups"
         self.metrics.write("event", self.step, {"event": "no_new_groups", "message": message})
 
     def _write_reports(self, messages: Sequence[Message]) -> None:

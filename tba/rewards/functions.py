@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tba.config.user_code import find
+from tba.rewards.given import GIVEN, GivenReward, find_given
 from tba.types import TbaError
 
 RewardFunction = Callable[..., Any]
@@ -40,18 +41,31 @@ class RewardFactory:
     """Plain data: it travels to the reward process."""
 
 
-RewardSpec = str | RewardFactory
+RewardSpec = str | RewardFactory | GivenReward
 
 
 def resolve(spec: RewardSpec) -> RewardFunction:
-    """The function that `module:function`, `file.py:function` or `module.function` names, or that a factory makes.
+    """The function that `module:function`, `file.py:function` or `module.function` names, or that a factory makes,
+    or that was given by value.
 
     TbaError says which part is at fault.
     """
     if isinstance(spec, RewardFactory):
         made: RewardFunction = find(spec.path, "reward")(**spec.settings)
         return made
-    function = find(spec, "reward")
+    if isinstance(spec, GivenReward):
+        return _checked(spec.function(), spec.path)
+    if spec.startswith(GIVEN):
+        return resolve(find_given(spec))
+    return _checked(find(spec, "reward"), spec)
+
+
+def shipped(spec: RewardSpec) -> RewardSpec:
+    """As it travels to a process that knows nothing of this one."""
+    return find_given(spec) if isinstance(spec, str) and spec.startswith(GIVEN) else spec
+
+
+def _checked(function: Any, spec: str) -> RewardFunction:
     if inspect.isclass(function):
         raise TbaError(f"reward {spec!r} is a class: name a function, or an instance that can be called")
     if not callable(function):
@@ -99,7 +113,7 @@ def name_of(function: RewardFunction) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", None)
-    return name if isinstance(name, str) else type(function).__name__
+    return name.strip("<>") if isinstance(name, str) else type(function).__name__
 
 
 def names_of(functions: Iterable[RewardFunction]) -> tuple[str, ...]:

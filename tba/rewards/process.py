@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import Finalize
 
-from tba.rewards.functions import RewardFactory, RewardSpec
+from tba.rewards.functions import RewardSpec, shipped
 from tba.rewards.scoring import FailureKind, ScoreRequest, Scores
 from tba.rewards.serve import Answer, Asked, Ready, Refused, Running, Scored, serve
 from tba.types import TbaError
@@ -59,7 +59,7 @@ class RewardProcess:
 
     def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float], timeout_seconds: float) -> None:
         """Start the child and return at once."""
-        self._functions = functions
+        self._functions = tuple(map(shipped, functions))
         self._timeout_seconds = timeout_seconds
         # A server that has imported this package once and forks: a new process costs milliseconds, not imports.
         context = multiprocessing.get_context("forkserver")
@@ -70,7 +70,7 @@ class RewardProcess:
         # Not a daemon: reward functions may start processes of their own.
         self._process = context.Process(
             target=serve,
-            args=(childs_end, tuple(functions), tuple(weights), timeout_seconds),
+            args=(childs_end, self._functions, tuple(weights), timeout_seconds),
             name="tba-reward",
             daemon=False,
         )
@@ -186,7 +186,7 @@ class RewardProcess:
             return lost
 
     def _first_message(self, timeout_seconds: float) -> Ready:
-        names = ", ".join(spec.path if isinstance(spec, RewardFactory) else spec for spec in self._functions)
+        names = ", ".join(spec if isinstance(spec, str) else spec.path for spec in self._functions)
         try:
             if not self._connection.poll(timeout_seconds):
                 raise TbaError(

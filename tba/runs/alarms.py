@@ -2,71 +2,20 @@
 
 The process that writes `train`, `search` and `eval` records looks at each of them. An alarm is an event, and is said
 once until it clears: it is said again only after its measure was good for some records in a row. A new alarm is a new
-row of `RULES`, and a section of the same name in docs/tuning.md, which its sentence points to.
+row of `RULES` and a number in `alarm_measures`, and a section of the same name in docs/tuning.md.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tba.runs.overlap import overlap_fraction
-
-Record = Mapping[str, Any]
+from tba.runs import alarm_measures as measures
+from tba.runs.alarm_measures import Known, Record, Seen
 
 ALARM, ALARM_CLEARED = "alarm", "alarm_cleared"
-_KEPT = 100  # records of each kind that rules can look back on
-USUAL_GAP = {"float32": 0.01, "bfloat16": 0.1, "int8": 0.6}
-"""By the coarser of two precisions: how far the log-probabilities of engine and Learner may be apart, per token."""
-OVERLAP_STEPS, WARM_UP_STEPS = 30, 20
-"""The overlap is that of so many steps, and the first steps do not count: Searchers may still be starting."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """What rules must know of a run besides its records."""
-
-    num_responses: int = 16
-    """To a prompt."""
-    is_asynchronous: bool = False
-    """Searchers and the Trainer are meant to work at the same time."""
-    precisions: tuple[str, ...] = ("float32",)
-    """Of engine and Learner."""
-    explores_hotter: bool = False
-    """Searchers sample some responses at another temperature than the policy's."""
-
-    @property
-    def usual_gap(self) -> float:
-        return max(USUAL_GAP[precision] for precision in self.precisions)
-
-
-class Seen:
-    """The newest records of a run, by kind, and what is known of it."""
-
-    def __init__(self, known: Known) -> None:
-        self.known = known
-        self.num: Counter[str] = Counter()
-        """How many records of each kind there were."""
-        self.largest_reward_std = 0.0
-        self._records: dict[str, deque[Record]] = {}
-
-    def add(self, record: Record) -> None:
-        self.num[record["kind"]] += 1
-        self._records.setdefault(record["kind"], deque(maxlen=_KEPT)).append(record)
-        if record["kind"] == "search":
-            self.largest_reward_std = max([self.largest_reward_std, *_numbers([record], "reward_std")])
-
-    def records(self, kind: str) -> Sequence[Record]:
-        """Oldest first."""
-        return list(self._records.get(kind, ()))
-
-    def mean(self, kind: str, name: str, count: int, *, at_least: int | None = None) -> float | None:
-        """Of a number over the last `count` records that have it; None if fewer than `at_least` do."""
-        found = _numbers(self.records(kind), name)[-count:]
-        return sum(found) / len(found) if len(found) >= (count if at_least is None else at_least) else None
 
 
 @dataclass(frozen=True)
@@ -81,110 +30,152 @@ class Rule:
     when: Literal["above", "below"]
     limit: float
     sentence: str
-    """What to say; `{value}` is what was measured."""
+    """What is seen; `{value}` is what was measured."""
+    remedy: str
+    """What to change first, in a sentence."""
+    metrics: tuple[str, ...]
+    """The numbers in records that it rests on, the first of which tells most."""
+    measured: str
+    """How they become the one number, for docs/tuning.md."""
     raise_after: int = 1
     """Records in a row beyond the limit after which it is said."""
     clear_after: int = 10
     """Records in a row within the limit after which it is clear."""
 
     @property
+    def limit_text(self) -> str:
+        """`above 90 %`, as docs/tuning.md has it."""
+        number = f"{self.limit:.0%}".replace("%", " %") if "%}" in self.sentence else f"{self.limit:g}"
+        return f"{self.when} {number.replace('-', '−')}"
+
+    @property
     def link(self) -> str:
         """Where the page is that says what to do."""
-        return f"docs/tuning.md#{self.name.replace(' ', '-')}"
+        return f"docs/tuning.md#{self.name.lower().replace(' ', '-')}"
 
     def is_bad(self, value: float) -> bool:
         return value > self.limit if self.when == "above" else value < self.limit
 
     def message(self, value: float) -> str:
-        return f"{self.sentence.format(value=value)} See {self.link}"
-
-
-def _leaving_its_data(seen: Seen) -> float | None:
-    """The mean log π/μ of right answers, without the difference that fresh data show already: coarser products, or
-    another temperature, are no drift."""
-    drift = seen.mean("train", "log_pi_mu/right", 5)
-    fresh = seen.mean("train", "log_pi_mu/age_0", 20, at_least=1)
-    has_offset = seen.known.explores_hotter or "int8" in seen.known.precisions
-    if drift is None or (fresh is None and has_offset):
-        return None
-    return drift - (fresh or 0.0)
-
-
-def _different_responses(seen: Seen) -> float | None:
-    """Different responses to a prompt. Where nearly all are right there is no harm in giving but one."""
-    distinct, right = seen.mean("search", "completions/distinct", 10), seen.mean("search", "right", 10)
-    if distinct is None:
-        return None
-    return math.inf if right is not None and right > 0.9 else distinct * seen.known.num_responses
-
-
-def _training_over_held_out(seen: Seen) -> float | None:
-    """How far the reward on training prompts is above that on held-out ones, in standard deviations of rewards, less
-    twice the standard error of an evaluation of so many prompts. Training prompts are those of the reports just before
-    and just after the weights that were evaluated, whichever are worse: a run that rises or falls is no gap."""
-    evals = seen.records("eval")
-    held_out = _numbers(evals[-1:], "reward")
-    if not held_out or not seen.largest_reward_std:
-        return None
-    version, num_prompts = evals[-1]["version"], evals[-1].get("num_prompts") or 1
-    before = _numbers([r for r in seen.records("search") if r["version"] < version], "reward")[-5:]
-    after = _numbers([r for r in seen.records("search") if r["version"] >= version], "reward")[:5]
-    if len(before) < 5 or len(after) < 5:
-        return None
-    training = min(sum(before), sum(after)) / 5
-    return (training - held_out[0]) / seen.largest_reward_std - 2 / math.sqrt(num_prompts)
-
-
-def _engine_gap(seen: Seen) -> float | None:
-    """The engine's gap in units of what the precisions explain."""
-    gap = seen.mean("train", "engine_gap/mean", 5)
-    return None if gap is None or seen.known.explores_hotter else gap / seen.known.usual_gap
-
-
-def _overlap(seen: Seen) -> float | None:
-    if not seen.known.is_asynchronous or seen.num["train"] < WARM_UP_STEPS + OVERLAP_STEPS:
-        return None
-    return overlap_fraction(seen.records("train")[-OVERLAP_STEPS:])
+        return f"{self.sentence.format(value=value)} {self.remedy} See {self.link}"
 
 
 RULES = (
     Rule(
+        "all rewards equal",
+        "train",
+        measures.groups_without_spread,
+        *("above", 0.9),
+        "In {value:.0%} of the groups all responses have the same reward, and such groups teach nothing.",
+        "Check that the reward function tells good responses from bad ones, or set searcher.skip_equal_rewards.",
+        ("frac_reward_zero_std", "reward_std"),
+        "`frac_reward_zero_std`, mean of 10 steps; quiet once the reward has risen by a standard deviation, or more "
+        "than 80 % of the responses are right",
+    ),
+    Rule(
+        "nothing right",
+        "search",
+        measures.groups_without_success,
+        *("above", 64),
+        "After {value:.0f} groups no response has been right.",
+        "Start with easier prompts or a better model, or give a reward for part of the way.",
+        ("right",),
+        "groups made while `right` has always been 0",
+        clear_after=1,
+    ),
+    Rule(
+        "responses cut off",
+        "search",
+        measures.cut_off,
+        *("above", 0.5),
+        "{value:.0%} of the responses are cut off at the length limit.",
+        "Raise engine.max_new_tokens, or let the prompt or the reward ask for short answers.",
+        ("completions/clipped_ratio",),
+        "`completions/clipped_ratio`, mean of 5 reports",
+    ),
+    Rule(
+        "rewards fail",
+        "search",
+        measures.failing_rewards,
+        *("above", 0.25),
+        "{value:.0%} of the new responses got no reward, because a function failed on them or returned None.",
+        "Fix the function: the events reward_failed in metrics.jsonl say how it failed.",
+        ("failed",),
+        "`failed` as a share of the responses in 10 reports",
+    ),
+    Rule(
+        "KL runs away",
+        "search",
+        measures.kl_without_reward,
+        *("above", 2.0),
+        "KL to the reference has grown {value:.1f}-fold in twenty reports, and the reward has not risen.",
+        "Raise objective.beta or lower trainer.learning_rate.",
+        ("kl",),
+        "`kl` of 20 reports over that of the 20 before (2 nats at least), if `reward` did not rise",
+    ),
+    Rule(
+        "gradient runs away",
+        "train",
+        measures.gradient_growth,
+        *("above", 5.0),
+        "The gradient norm is {value:.1f} times what it was in nearly all steps before.",
+        "Lower trainer.learning_rate, or train on younger data.",
+        ("grad_norm",),
+        "median `grad_norm` of 5 steps over what 9 in 10 of the steps before did not exceed",
+    ),
+    Rule(
         "leaving its data",
         "train",
-        _leaving_its_data,
+        measures.leaving_its_data,
         *("below", -1.0),
         "The policy moves away from the right answers it is trained on: their mean log π/μ is {value:.1f}.",
+        "Lower trainer.learning_rate, or train on younger data.",
+        ("log_pi_mu/right", "log_pi_mu/age_0"),
+        "`log_pi_mu/right` less `log_pi_mu/age_0`, mean of 5 steps",
     ),
     Rule(
         "one response per prompt",
         "search",
-        _different_responses,
+        measures.different_responses,
         *("below", 1.5),
         "Searchers find nothing new: a prompt gets {value:.1f} different responses on average, and not all are right.",
+        "Sample more widely with searcher.temperature_fraction, or raise objective.beta.",
+        ("completions/distinct", "entropy"),
+        "different responses to a prompt, mean of 10 reports; quiet while more than 90 % of them are right",
     ),
     Rule(
         "training above held-out",
         "search",
-        _training_over_held_out,
+        measures.training_over_held_out,
         *("above", 0.5),
         "The reward on training prompts is more than {value:.1f} standard deviations above that on held-out prompts.",
+        "Use more training prompts, or stop earlier.",
+        ("reward",),
+        "reward on training prompts less that on held-out prompts, in standard deviations of rewards, less twice the "
+        "evaluation's standard error",
     ),
     Rule(
         "engine gap",
         "train",
-        _engine_gap,
+        measures.engine_gap,
         *("above", 1.0),
         "Engine and Learner disagree on fresh data: the gap of their log-probabilities is {value:.1f} times the limit.",
+        "Set engine.precision to float32.",
+        ("engine_gap/mean",),
+        "`engine_gap/mean`, mean of 5 steps, divided by 0.01 (float32), 0.1 (bfloat16) or 0.6 (int8)",
     ),
     Rule(
         "nothing overlaps",
         "train",
-        _overlap,
+        measures.overlap,
         *("below", 0.1),
         "Search and training take turns: they overlap in {value:.0%} of the time in which they could.",
+        "See with tba status what they wait for, or set trainer.synchronous.",
+        ("overlap/share",),
+        "the overlap of search and training over 30 steps, from step 50 on",
     ),
 )
-"""All alarms. Each has a section in docs/tuning.md and a test that makes it go off."""
+"""All alarms. Each has a section in docs/tuning.md, a link from a metric in docs/metrics.md, and a test of it."""
 
 
 class Alarms:
@@ -229,8 +220,3 @@ def raised(records: Sequence[Record]) -> dict[str, str]:
         elif record.get("event") == "resumed":
             found.clear()
     return found
-
-
-def _numbers(records: Sequence[Record], name: str) -> list[float]:
-    values = (record.get(name) for record in records)
-    return [float(value) for value in values if value is not None and math.isfinite(value)]

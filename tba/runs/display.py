@@ -22,6 +22,7 @@ from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
 from tba.runs.alarms import ALARM
 from tba.runs.ledger import PROCESS_ENDED
+from tba.runs.notebook import NotebookPanel, live_panel
 from tba.runs.progress import RunProgress, evaluation_text
 from tba.runs.summary import SUMMARY
 from tba.tasks import Headline
@@ -38,10 +39,11 @@ class Display:
         self._run = run
         self._console = Console(stderr=False, highlight=False)
         mode = config.run.display
-        self._mode = ("live" if self._console.is_terminal else "plain") if mode == "auto" else mode
+        can_redraw = self._console.is_terminal or self._console.is_jupyter
+        self._mode = ("live" if can_redraw else "plain") if mode == "auto" else mode
         self._progress = RunProgress(run, config.trainer.num_steps, config.task.headline)
         self._config = config
-        self._live: Live | None = None
+        self._live: Live | NotebookPanel | None = None
         self._begun = self._last_line = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
@@ -52,7 +54,7 @@ class Display:
         about = f" · {self._run} · {title(self._config)}"
         self._console.print(Text.assemble(("tba", "bold"), about), soft_wrap=True)
         if self._mode == "live":
-            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
+            self._live = live_panel(self._panel(), self._console)
             self._live.start()
         self._thread.start()
         return self
@@ -223,11 +225,11 @@ def end_table(summary: dict[str, Any], run: Path, headline: Headline) -> Table:
     table = Table(title="summary", title_justify="left", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")  # a path that is cut off cannot be copied
-    name = headline.metric
+    name = headline.summary_name
     if summary[f"{name}_last"] is not None:
         before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
         error = _number(summary[f"{name}_last_se"], ".3f")
-        table.add_row(f"held-out {name.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
+        table.add_row(f"held-out {headline.metric.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
     for beside in headline.beside:
         if beside.label and summary[f"{beside.name}_last"] is not None:
             table.add_row(f"held-out {beside.label}", change(beside.name, beside.form))

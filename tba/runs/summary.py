@@ -44,8 +44,8 @@ def summarise(records: Sequence[Mapping[str, Any]], headline: Headline = TaskSet
     waited, published = _shares(train)
     loss_first, loss_last = first_and_last(train, "loss")
     return {
-        "judged_by": headline.metric,
-        **_span(headline.metric, evals),
+        "judged_by": headline.summary_name,
+        **_span(headline, evals),
         **{key: value for beside in headline.beside for key, value in _ends(beside, evals).items()},
         "reward_first": _mean([r["reward"] for r in search[:REWARD_WINDOW]]),
         "reward_last": _mean([r["reward"] for r in search[-REWARD_WINDOW:]]),
@@ -87,13 +87,14 @@ def first_and_last(records: Sequence[Mapping[str, Any]], name: str) -> tuple[flo
     return _mean(values[:count]), _mean(values[-count:])
 
 
-def _span(name: str, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found = [e for e in evals if e.get(name) is not None]
+def _span(headline: Headline, evals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    metric, name = headline.metric, headline.summary_name
+    found = [e for e in evals if e.get(metric) is not None]
     return {
-        f"{name}_first": found[0][name] if found else None,
-        f"{name}_last": found[-1][name] if found else None,
-        f"{name}_last_se": found[-1].get(f"{name}_se") if found else None,
-        f"{name}_best": max((e[name] for e in found), default=None),
+        f"{name}_first": found[0][metric] if found else None,
+        f"{name}_last": found[-1][metric] if found else None,
+        f"{name}_last_se": found[-1].get(f"{metric}_se") if found else None,
+        f"{name}_best": max((e[metric] for e in found), default=None),
     }
 
 

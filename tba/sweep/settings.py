@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from tba.config.faults import in_one_line
+from tba.config.ready import read_settings
 from tba.config.section import Section
 from tba.config.settings import Config, embedded_settings, parse_config
 from tba.config.text import read_toml
@@ -34,7 +35,8 @@ class SweepSettings(Section):
     root: str = "runs"
     """The folder in which the sweep's folder is."""
     base: str = EMBEDDED
-    """The configuration that every run starts from: a TOML file, or `embedded` for the settings of the demo."""
+    """The configuration that every run starts from: a TOML file, the name of a ready configuration, or
+    `embedded` for the settings of the demo."""
     method: Literal["grid", "random"] = "grid"
     """`grid` runs every combination of the values in `[space]`. `random` draws `sweep.num_arms` combinations."""
     num_arms: int | None = Field(None, ge=1)
@@ -130,7 +132,7 @@ def read_sweep(path: Path) -> Sweep:
     arms = grid(space) if settings.method == "grid" else random_arms(space, settings.num_arms or 1, settings.seed)
     arms = [resolved(arm, variants) for arm in arms]
     folder = Path(settings.root) / (settings.name or path.stem)
-    base = embedded_settings() if settings.base == EMBEDDED else read_toml(Path(settings.base))
+    base = embedded_settings() if settings.base == EMBEDDED else read_settings(settings.base)
     runs = {}
     for arm in arms:
         for seed in settings.seeds:

@@ -101,6 +101,11 @@ class Headline:
     eval_flags: str = ""
     """Flags of `tba eval` that tell more about a trained model."""
 
+    @property
+    def summary_name(self) -> str:
+        """Its name in `summary.json`, where `reward` is that of new responses."""
+        return "held_out_reward" if self.metric == "reward" else self.metric
+
     def metric_of(self, evaluation: Mapping[str, Any]) -> str:
         """What this evaluation is judged by: the mean reward where the task's own number could not be measured."""
         return self.metric if evaluation.get(self.metric) is not None else "reward"

@@ -36,7 +36,7 @@ class Settings(TaskSettings):
     """A system message that comes before every prompt. Prompts that are plain text become chat messages then."""
 
     headline: ClassVar[Headline] = Headline(
-        beside=(Beside("reward", "held_out_reward", "reward"),), eval_flags="--evaluation.num-samples 16"
+        "reward", beside=(Beside("accuracy", "accuracy"),), eval_flags="--evaluation.num-samples 16"
     )
 
     def load(self, encode: Encode) -> Task:

@@ -242,7 +242,7 @@ def test_several_faults_are_told_at_once() -> None:
 
 def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    assert fault("", path) == f"no configuration file at {path}: check the path"
+    assert fault("", path) == f"no configuration file at {path}: check the path, or `tba configs` lists the ready ones"
     path.write_text("model = \n", "utf-8")
     assert fault("", path).startswith(f"{path} is not valid TOML: ")
     path.write_bytes(b"\xff\xfe")

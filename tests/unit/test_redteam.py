@@ -417,12 +417,10 @@ def test_a_name_that_is_a_folder_is_that_folder(tmp_path: Path) -> None:
 # Configurations
 # ---------------------------------------------------------------------------------------------------------------------
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 
-
-@pytest.mark.parametrize("name", ["smollm2-redteam.toml", "paper/redteam-gpt2.toml", "paper/redteam-llama.toml"])
+@pytest.mark.parametrize("name", ["smollm2-redteam", "paper/redteam-gpt2", "paper/redteam-llama"])
 def test_the_configurations_fit_one_attacker_prompt(name: str) -> None:
-    config = load_config(CONFIGS / name, {})
+    config = load_config(name, {})
     assert isinstance(config, Config)
     assert config.task.kind == "redteam"
     assert config.buffer.capacity_per_prompt >= 100_000

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tba.config.ready import ready_names
 from tba.config.settings import load_config
 from tba.config.text import parse_overrides
 from tba.tasks import tldr
@@ -135,9 +136,9 @@ def test_the_task_needs_a_reward_or_a_judge() -> None:
     assert not load_config(None, parse_overrides([*line, "--evaluation.gold-model", "g"])).reward.is_named
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("configs/**/*tldr*.toml")), ids=lambda p: p.name)
-def test_the_configurations_are_sound(path: Path) -> None:
-    config = load_config(path, {})
+@pytest.mark.parametrize("name", [name for name in ready_names() if "tldr" in name])
+def test_the_configurations_are_sound(name: str) -> None:
+    config = load_config(name, {})
     assert config.task.kind == "tldr"
     assert config.evaluation.gold_model not in (None, config.reward.model)
     assert config.reward.no_eos_score == -1.0
