@@ -43,6 +43,7 @@ from tba.rewards.scorer import Scorer, Waiting
 from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms, Known
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
+from tba.search.constant_scores import ConstantScores
 from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
 from tba.search.searcher import Searcher
 from tba.seeds import Purpose, integer
@@ -209,6 +210,7 @@ def build_searcher(
         evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
+        constant_scores=ConstantScores(scorer.weights) if index == 0 else None,
         success_reward=config.evaluation.success_reward,
     )
 
@@ -261,7 +263,15 @@ def build_scorer(config: Config, task: Task, device: str = AUTO, *, waiting: Wai
     if not functions and config.evaluation.gold_model is not None:
         return _gold_scorer(config, config.evaluation.gold_model, device, waiting)
     functions = [_beside(function, device) for function in functions]
-    return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds, waiting)
+    return Scorer(
+        functions,
+        weights,
+        settings.timeout_seconds,
+        settings.num_processes,
+        settings.start_seconds,
+        waiting,
+        config.trainer.num_steps,
+    )
 
 
 def _gold_scorer(config: Config, path: str, device: str, waiting: Waiting) -> Scorer:

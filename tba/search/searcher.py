@@ -16,6 +16,7 @@ from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import JOINING, Activity
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.time_spent import time_record
+from tba.search.constant_scores import ConstantScores
 from tba.search.metrics import SearchTally
 from tba.search.prompts import Exploration, Prompts
 from tba.search.responses import ResponseCounts
@@ -102,9 +103,10 @@ class Searcher:
         evaluation_period: int = 0,
         skipped: Mapping[str, int] | None = None,
         success_reward: float = 0.5,
+        constant_scores: ConstantScores | None = None,
     ) -> None:
         """`skipped`: how many prompts of the task it leaves out, by the reason, if it is to tell. A response is right
-        if its reward is above `success_reward`."""
+        if its reward is above `success_reward`. `constant_scores`: if it is to tell of rewards that never differ."""
         self.name = name
         self.engine = engine
         self.reference = reference
@@ -139,6 +141,7 @@ class Searcher:
         self._responses = ResponseCounts()
         self._has_reported = False
         self._told_of_slow_rewards = False
+        self._constant_scores = constant_scores
 
     def run(self) -> None:
         """Explore until the Trainer is done. Waits for the first weights, and in synchronous mode for the next."""
@@ -344,6 +347,7 @@ class Searcher:
             view = next(views) if wanted else []
             self._tally.count(group.responses, view, scores, self.scorer.names, on_policy=group.asked.on_policy)
             self._tell_of_failures(scores)
+            self._tell_of_constant_scores(group.asked.problem, scores)
             if wanted:
                 self._send(group, view, scores)
             else:
@@ -410,6 +414,11 @@ class Searcher:
             self._num_events += 1
             values = {"event": "reward_failed", "prompt_id": failure.prompt_id, "function": failure.function}
             self.groups.send(Report("event", self.name, values | {"why": failure.kind, "message": failure.message}))
+
+    def _tell_of_constant_scores(self, problem: Problem, scores: Scores) -> None:
+        if self._constant_scores is not None:
+            for values in self._constant_scores.look(problem, scores, self.scorer.names):
+                self.groups.send(Report("event", self.name, values))
 
     def _give_up_if_fruitless(self, scores: Scores) -> None:
         self._fruitless += 1
