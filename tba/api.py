@@ -70,9 +70,9 @@ def train(
 
 
 def start(config: Config, *, overwrite: bool = False) -> Result:
-    check(config)
+    notes = check(config)
     with new_run(config, overwrite=overwrite) as run:
-        return _launch(config, run, None)
+        return _launch(config, run, None, notes)
 
 
 def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Result:
@@ -87,15 +87,17 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
             raise TbaError(
                 f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
             )
-        check(config)
+        notes = check(config)
         if config != read_run_config(run):
             write_run_config(run, config)
-        return _launch(config, run, checkpoint)
+        return _launch(config, run, checkpoint, notes)
 
 
-def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
-    """The caller holds the run's lock."""
+def _launch(config: Config, run: Path, checkpoint: Checkpoint | None, notes: Iterable[str]) -> Result:
+    """The caller holds the run's lock. `notes` are shown first."""
     with prepared_anew(run), Display(config, run) as display:
+        for note in notes:
+            display.tell(note)
         finished = launch(config, run, checkpoint, display.tell)
         display.conclude(finished)
     return Result(run, finished)

@@ -20,6 +20,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from tba.config.user_code import find
@@ -77,9 +78,11 @@ def check_columns(spec: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if num_without:
             columns = sorted({column for row in rows for column in row})
             who = "the data has" if num_without == len(rows) else f"{num_without} of the {len(rows)} rows have"
+            close = get_close_matches(parameter.name, [*STANDARD_KEYWORDS, *columns], 1)
+            advice = f"did you mean {close[0]!r}?" if close else "rename the parameter, or map it with task.columns"
             raise TbaError(
-                f"reward {spec!r} asks for {parameter.name!r}, which {who} no column for: rename the parameter or the "
-                f"column (columns: {', '.join(columns) or 'none'})"
+                f"reward {spec!r} asks for {parameter.name!r}, which {who} no column for: {advice} "
+                f"(columns: {', '.join(columns) or 'none'})"
             )
 
 

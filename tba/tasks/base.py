@@ -76,6 +76,8 @@ class Task:
     """Functions called like rewards beside the default one: they weigh nothing and appear in the metrics."""
     breakdown: tuple[str, ...] = ()
     """Columns by whose values an evaluation breaks its accuracy down."""
+    notes: tuple[str, ...] = ()
+    """How the data were read, where the user should know: sentences."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def test_faults_name_the_file_and_the_place(tmp_path, name, content, message):
 def test_missing_and_undecodable_files_are_refused_in_one_line(tmp_path):
     with pytest.raises(TbaError, match=r"no data file at .*missing\.jsonl"):
         read_rows(str(tmp_path / "missing.jsonl"), "train")
-    with pytest.raises(TbaError, match=r"no data at .*missing"):
+    with pytest.raises(TbaError, match=r"task.data .*missing. is not there"):
         read_rows(str(tmp_path / "missing"), "train")
     (tmp_path / "latin.csv").write_bytes("prompt\ncafé\n".encode("latin-1"))
     with pytest.raises(TbaError, match=r"latin\.csv is not UTF-8 text"):
