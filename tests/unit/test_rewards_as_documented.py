@@ -152,4 +152,4 @@ def test_the_page_names_all_that_a_function_may_ask_for() -> None:
     table = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("|")]
     named = set(re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table)))
     assert set(STANDARD_KEYWORDS) <= named
-    assert {field for field in TrainerState.__dataclass_fields__} <= set(re.findall(r"`(\w+)`", " ".join(table)))
+    assert set(TrainerState.__dataclass_fields__) <= set(re.findall(r"`(\w+)`", " ".join(table)))
