@@ -54,9 +54,9 @@ def train(
 
 def start(config: Config, *, overwrite: bool = False) -> Result:
     with importable_main():
-        check(config)
+        notes = check(config)
         with new_run(config, overwrite=overwrite) as run:
-            return _launch(config, run, None)
+            return _launch(config, run, None, notes)
 
 
 def resume(
@@ -80,16 +80,18 @@ def resume(
             raise TbaError(
                 f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
             )
-        check(config)
+        notes = check(config)
         if config != read_run_config(run):
             write_run_config(run, config)
-        return _launch(config, run, checkpoint)
+        return _launch(config, run, checkpoint, notes)
 
 
-def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
-    """The caller holds the run's lock."""
+def _launch(config: Config, run: Path, checkpoint: Checkpoint | None, notes: Iterable[str]) -> Result:
+    """The caller holds the run's lock. `notes` are shown first."""
     keep_sources(run, config.reward.functions)
     with prepared_anew(run), Display(config, run) as display:
+        for note in notes:
+            display.tell(note)
         finished = launch(config, run, checkpoint, display.tell)
         display.conclude(finished)
     return Result(run, finished)

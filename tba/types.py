@@ -123,6 +123,10 @@ class Response:
         return min(version for version, _ in self.token_versions if version is not None)
 
     @property
+    def newest_version(self) -> Version:
+        return max(version for version, _ in self.token_versions if version is not None)
+
+    @property
     def written(self) -> NDArray[np.bool_]:
         """For each token, whether the policy wrote it."""
         return np.repeat(

@@ -23,6 +23,7 @@ from tba.learn.exact_staleness import ExactStaleness
 from tba.policy.devices import device_of, num_gpus
 from tba.policy.placement import definite, searcher_device
 from tba.runs.activity import Activity
+from tba.search.constant_scores import ConstantScores
 from tba.search.hand_up import HandUp
 from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
 from tba.search.reports import Reports
@@ -78,6 +79,7 @@ def build_searcher(
         prompts_per_batch=config.searcher.prompts_per_batch,
         skip_equal_rewards=config.searcher.skip_equal_rewards,
         tells_of_unused=prompts.are_chosen,
+        constant_scores=ConstantScores(scorer.weights) if index == 0 else None,
     )
     return Searcher(
         engine=engine,

@@ -21,7 +21,7 @@ from tba.rewards.scorer import Scorer, Waiting
 from tba.seeds import Purpose, integer
 from tba.tasks.base import Task
 from tba.tasks.encoding import encoder
-from tba.types import TbaError
+from tba.tasks.room import no_prompt_fits, room_for_prompts
 
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
@@ -30,18 +30,10 @@ def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTra
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
-    if config.engine.max_new_tokens >= context:
-        raise TbaError(
-            f"engine.max_new_tokens = {config.engine.max_new_tokens} leaves no room for a prompt in the model's "
-            f"context of {context} tokens: choose fewer"
-        )
-    room = context - config.engine.max_new_tokens
+    room = room_for_prompts(context, config.engine.max_new_tokens)
     train, held_out = ([p for p in part if len(p.prompt.tokens) <= room] for part in (task.train, task.held_out))
     if task.train and not train:
-        raise TbaError(
-            f"no training prompt fits: the model's context is {context} tokens and engine.max_new_tokens = "
-            f"{config.engine.max_new_tokens} of them are kept for the answer; choose fewer or shorten the prompts"
-        )
+        raise no_prompt_fits(context, config.engine.max_new_tokens)
     too_long = len(task.train) + len(task.held_out) - len(train) - len(held_out)
     skipped = {**task.skipped, **({"longer than the model's context": too_long} if too_long else {})}
     return replace(task, train=train, held_out=held_out, skipped=skipped)
@@ -72,7 +64,15 @@ def build_scorer(config: Config, task: Task, device: str = AUTO, *, waiting: Wai
     if not functions and config.evaluation.gold_model is not None:
         return _gold_scorer(config, config.evaluation.gold_model, device, waiting)
     functions = [_beside(function, device) for function in functions]
-    return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds, waiting)
+    return Scorer(
+        functions,
+        weights,
+        settings.timeout_seconds,
+        settings.num_processes,
+        settings.start_seconds,
+        waiting,
+        config.trainer.num_steps,
+    )
 
 
 def _gold_scorer(config: Config, path: str, device: str, waiting: Waiting) -> Scorer:

@@ -19,7 +19,8 @@ from tba.learn.step_queue import StepQueue
 from tba.learn.supply import Supply
 from tba.learn.trainer import Trainer
 from tba.runs.activity import Activity
-from tba.runs.alarms import Alarms, Known
+from tba.runs.alarm_measures import Known
+from tba.runs.alarms import Alarms
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
 
 ROLLOUTS = "rollouts"

@@ -79,6 +79,10 @@ class RewardConfig(Section):
     not `async def` is then ended by killing its process."""
     start_seconds: float = Field(120.0, gt=0)
     """Time limit for a reward process to import its functions and load its models."""
+    dry_call: bool = True
+    """Whether `reward.functions` are called before a run starts, once and in a process of their own, on two made-up
+    responses to the first prompt. What is wrong with a function then shows at once. Switch it off for a function that
+    cannot score texts of any kind, or whose call is dear."""
     num_processes: int = Field(1, ge=1)
     """Reward processes of each Searcher. A process scores one group at a time, or several if functions are `async def`,
     which is the way to wait for a judge, a sandbox or a network. Raise it when a run says that rewards hold a Searcher

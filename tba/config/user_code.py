@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 import traceback
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ def find(spec: str, what: str, kind: str = "function") -> Any:
     found: Any = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise TbaError(f"{named}: {source} has no {attribute!r}: check the name{_suggest(module, kind)}")
+            raise TbaError(f"{named}: {source} has no {attribute!r}: {_suggest(module, attribute, kind)}")
         found = getattr(found, name)
     return found
 
@@ -94,7 +95,16 @@ def _import_failed(named: str, error: BaseException) -> TbaError:
     return TbaError(f"{named} cannot be imported: {describe(error)}")
 
 
-def _suggest(module: ModuleType, kind: str) -> str:
-    wanted = inspect.isclass if kind == "Class" else inspect.isfunction
-    names = [name for name, value in vars(module).items() if wanted(value) and value.__module__ == module.__name__]
-    return f" (it has {', '.join(names[:5])})" if names else ""
+def _suggest(module: ModuleType, attribute: str, kind: str) -> str:
+    """What was probably meant: the closest name, or those that there are."""
+    wanted = inspect.isclass if kind == "Class" else callable
+    own = [name for name, value in vars(module).items() if wanted(value) and _is_of(module, value)]
+    close = get_close_matches(attribute, own, 1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"check the name (it has {', '.join(own[:5])}{', …' if len(own) > 5 else ''})" if own else "check the name"
+
+
+def _is_of(module: ModuleType, value: Any) -> bool:
+    """Whether a value was made in the module and not imported into it. An instance belongs where its class does."""
+    return getattr(value, "__module__", None) == module.__name__

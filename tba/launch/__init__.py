@@ -15,8 +15,11 @@ def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tell: Calla
     """Run with the configured launcher. True if the last step was reached, False if it was stopped in order. `tell`
     shows the user a line."""
     if config.run.launcher == "local":
-        from tba.launch.local import run_local
+        from tba.launch.local import crowding, run_local
 
+        warning = crowding(config)
+        if warning is not None:
+            tell(warning)
         return run_local(settle(config, run, checkpoint, tell=tell), run, checkpoint)
     # What follows from the seed alone must not hang on how fast the processor was today.
     config = settle(config, run, checkpoint, repeatable=True)

@@ -21,7 +21,8 @@ from tba.types import TbaError
 
 def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]:
     """Evaluate, print what came out, and write every answer to `output`, or to a file that is announced."""
-    check(config, to_train=False)
+    for note in check(config, to_train=False):
+        print(note)
     output = output or answers_file(config.model.path, config.task.kind)
     _check_writable(output)
     use_threads(config.run.num_threads)

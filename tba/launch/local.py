@@ -54,6 +54,18 @@ def run_local(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
             return supervisor.watch()
 
 
+def crowding(config: Config) -> str | None:
+    """A warning if more processes would work at the same time than there are cores."""
+    num_searchers, cores = config.searcher.num_searchers, num_cores()
+    num_processes = num_searchers if config.trainer.takes_turns else 1 + num_searchers
+    if num_processes <= cores:
+        return None
+    return (
+        f"warning: {num_processes} processes share {cores} core{'s' if cores > 1 else ''} (searcher.num_searchers = "
+        f"{num_searchers}): more Searchers than cores make a run slower, not faster"
+    )
+
+
 class LocalWorkers:
     """Processes of this machine, which meet in a private folder."""
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tba.config.paths import missing_path
 from tba.types import TbaError, first_line
 
 EMBEDDED_MODEL = "arithmetic"
@@ -42,9 +43,10 @@ def read_model_config(path: str, what: str, trust_remote_code: bool = False) -> 
     if file.is_file():
         return _read_object(file)
     if folder.exists():
-        raise TbaError(f"{what} {path!r} is no Hugging Face model folder: there is no config.json in it")
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise TbaError(f"{what} {path!r} is not there: check the path")
+        raise TbaError(f"{what} {path!r} is not a Hugging Face model folder: there is no config.json in it")
+    missing = missing_path(path)
+    if missing is not None:
+        raise TbaError(f"{what} {path!r} {missing}")
     from transformers import AutoConfig
 
     try:

@@ -3,10 +3,10 @@
 A reward function takes `prompts`, `completions`, `texts`, `completion_ids`, `finished` (the completion ended by itself)
 and the columns of the data, all as keywords and as lists with one entry for each completion, and returns a list of
 numbers, with None for "not applicable". `completions` of a chat prompt are lists of one message, as in TRL; `texts` are
-always plain strings. A function may be `async`: then several groups are scored at the same time. With
-`log_extra(column, values)` it may note further values, one for each completion, and with `log_metric(name, value)`
-report a number about the group. What it returns is checked elsewhere (`scoring`), and so is how long it takes
-(`process`).
+always plain strings. `trainer_state` says where the run stands (`global_step`, `max_steps`). A function may be `async`:
+then several groups are scored at the same time. With `log_extra(column, values)` it may note further values, one for
+each completion, and with `log_metric(name, value)` report a number about the group. What it returns is checked
+elsewhere (`scoring`), and so is how long it takes (`process`).
 
 A module of reward functions may have a `warm_up_rewards()`, called once in each reward process before its first
 request: the place to import what only some answers need, since the first of them would hold up a batch.
@@ -20,6 +20,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from tba.config.user_code import find
@@ -28,7 +29,10 @@ from tba.types import TbaError
 
 RewardFunction = Callable[..., Any]
 
-STANDARD_KEYWORDS = ("prompts", "completions", "texts", "completion_ids", "finished", "log_extra", "log_metric")
+STANDARD_KEYWORDS = (
+    *("prompts", "completions", "texts", "completion_ids", "finished"),
+    *("trainer_state", "log_extra", "log_metric"),
+)
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,11 @@ def check_columns(spec: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if num_without:
             columns = sorted({column for row in rows for column in row})
             who = "the data has" if num_without == len(rows) else f"{num_without} of the {len(rows)} rows have"
+            close = get_close_matches(parameter.name, [*STANDARD_KEYWORDS, *columns], 1)
+            advice = f"did you mean {close[0]!r}?" if close else "rename the parameter, or map it with task.columns"
             raise TbaError(
-                f"reward {spec!r} asks for {parameter.name!r}, which {who} no column for: rename the parameter or the "
-                f"column (columns: {', '.join(columns) or 'none'})"
+                f"reward {spec!r} asks for {parameter.name!r}, which {who} no column for: {advice} "
+                f"(columns: {', '.join(columns) or 'none'})"
             )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 
 from tba.rewards.functions import RewardSpec, shipped
@@ -57,20 +57,32 @@ class _UnderWay:
 class RewardProcess:
     """A child that has the reward functions. Any thread may use it once it is ready."""
 
-    def __init__(self, functions: Sequence[RewardSpec], weights: Sequence[float], timeout_seconds: float) -> None:
-        """Start the child and return at once."""
+    def __init__(
+        self,
+        functions: Sequence[RewardSpec],
+        weights: Sequence[float],
+        timeout_seconds: float,
+        num_steps: int = 0,
+        *,
+        forked: bool = True,
+    ) -> None:
+        """Start the child and return at once. `num_steps`: of the run, as functions are told.
+
+        `forked`: by a server that has imported this package once, so that a new process costs milliseconds, not
+        imports. A process has one such server, for all that it starts.
+        """
         self._functions = tuple(map(shipped, functions))
         self._timeout_seconds = timeout_seconds
-        # A server that has imported this package once and forks: a new process costs milliseconds, not imports.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tba.rewards.serve", "tba.rewards.answer"])
+        context = multiprocessing.get_context("forkserver" if forked else "spawn")
+        if forked:
+            context.set_forkserver_preload(["tba.rewards.serve", "tba.rewards.answer"])
         self._connection: Connection[Asked, Answer]
         self._connection, childs_end = context.Pipe()
         _limit_sending(self._connection, timeout_seconds)
         # Not a daemon: reward functions may start processes of their own.
         self._process = context.Process(
             target=serve,
-            args=(childs_end, self._functions, tuple(weights), timeout_seconds),
+            args=(childs_end, self._functions, tuple(weights), timeout_seconds, num_steps),
             name="tba-reward",
             daemon=False,
         )
@@ -226,7 +238,7 @@ def _shut(connection: Connection[Asked, Answer]) -> None:
         pipe.shutdown(socket.SHUT_RDWR)
 
 
-def _end_process(process: ForkServerProcess) -> None:
+def _end_process(process: BaseProcess) -> None:
     process.kill()
     # The child leads a process group: what user code started in it goes too.
     if process.pid is not None:

@@ -63,10 +63,11 @@ class Scorer:
         num_processes: int = 1,
         start_seconds: float = 120.0,
         waiting: Waiting = nullcontext,
+        num_steps: int = 0,
     ) -> None:
         """`weights` may be empty for 1 each; time limits are for one request, and for a process to be ready.
 
-        Scores are waited for within a block that `waiting` makes.
+        Scores are waited for within a block that `waiting` makes. `num_steps`: of the run, as functions are told.
         """
         self.functions = tuple(functions)
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
@@ -74,6 +75,7 @@ class Scorer:
         self.start_seconds = start_seconds
         self.num_processes = num_processes
         self.waiting = waiting
+        self.num_steps = num_steps
         if not self.functions:
             raise TbaError("reward.functions is empty: name at least one as module:function")
         if len(self.weights) != len(self.functions) or not all(map(math.isfinite, self.weights)):
@@ -194,7 +196,9 @@ class _Worker:
                 raise RuntimeError("the scorer was closed")
             if self._process is None or self._process.is_lost:
                 scorer = self._scorer
-                self._process = RewardProcess(scorer.functions, scorer.weights, scorer.timeout_seconds)
+                self._process = RewardProcess(
+                    scorer.functions, scorer.weights, scorer.timeout_seconds, scorer.num_steps
+                )
             return self._process
 
     def ready_process(self) -> RewardProcess:

@@ -33,6 +33,18 @@ class ScoreRequest:
     columns: Mapping[str, Any]
     conversational: bool
     """True: completions reach the functions as lists of one assistant message."""
+    step: int = 0
+    """Of the newest weights that made any of the completions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """Where a run stands, for rewards that change as it goes on. The names are TRL's."""
+
+    global_step: int
+    """The optimizer step whose weights made the completions."""
+    max_steps: int
+    """The steps of the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +89,17 @@ class GroupScoring:
     up. Functions are called outside of any event loop, so one that is not `async` may use `asyncio.run` itself."""
 
     def __init__(
-        self, functions: Mapping[str, RewardFunction], weights: Sequence[float], request: ScoreRequest
+        self,
+        functions: Mapping[str, RewardFunction],
+        weights: Sequence[float],
+        request: ScoreRequest,
+        num_steps: int = 0,
     ) -> None:
+        """`num_steps`: of the run, as functions are told."""
         self._functions = functions
         self._weights = weights
         self._request = request
+        self._state = TrainerState(request.step, num_steps)
         self._extras: dict[str, tuple[Any, ...]] = {}
         self._metrics: dict[str, float] = {}
         self._verdicts: dict[str, _Verdict] = {}
@@ -98,7 +116,8 @@ class GroupScoring:
             announce(name)
             try:
                 # Built anew for each function: one that edits its lists cannot mislead the next.
-                result = call(function, {**keywords_for(self._request), **self._loggers(name)})
+                keywords = {**keywords_for(self._request), "trainer_state": self._state, **self._loggers(name)}
+                result = call(function, keywords)
             except Exception as error:  # the user's code: whatever it raises costs this group and no more
                 self._verdicts[name] = self._failed(name, "raised", describe(error))
                 continue
@@ -183,7 +202,7 @@ def all_dropped(request: ScoreRequest, num_functions: int, failure: Failure) -> 
 
 
 def keywords_for(request: ScoreRequest) -> dict[str, Any]:
-    """TRL's keywords and ours: lists with one entry for each completion, columns repeated. `log_…` are the caller's."""
+    """TRL's keywords and ours that are lists, with one entry for each completion; columns are repeated."""
     count = len(request.completions)
     completions: list[Any] = list(request.completions)
     if request.conversational:

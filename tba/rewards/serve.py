@@ -70,6 +70,7 @@ def serve(
     functions: Sequence[RewardSpec],
     weights: Sequence[float],
     timeout_seconds: float,
+    num_steps: int = 0,
 ) -> None:
     """Import the functions, say so, then answer requests until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the child
@@ -84,13 +85,17 @@ def serve(
     warm_up(resolved)
     pipe.send(Ready(tuple(named), any(map(is_async, resolved))))
     try:
-        _answer_all(pipe, named, weights, timeout_seconds)
+        _answer_all(pipe, named, weights, timeout_seconds, num_steps)
     finally:
         pipe.end_if_forked()
 
 
 def _answer_all(
-    pipe: _Pipe, functions: Mapping[str, RewardFunction], weights: Sequence[float], timeout_seconds: float
+    pipe: _Pipe,
+    functions: Mapping[str, RewardFunction],
+    weights: Sequence[float],
+    timeout_seconds: float,
+    num_steps: int,
 ) -> None:
     loop = None
 
@@ -100,7 +105,7 @@ def _answer_all(
 
     while (asked := pipe.receive()) is not None:
         number, request = asked.number, asked.request
-        scoring = GroupScoring(functions, weights, request)
+        scoring = GroupScoring(functions, weights, request, num_steps)
         scoring.begin(partial(pipe.announce, number))
         if scoring.is_waiting:
             loop = loop or _start_loop(pipe)

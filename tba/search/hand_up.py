@@ -11,9 +11,10 @@ from tba.channels.base import GroupSender
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import Activity
+from tba.search.constant_scores import ConstantScores
 from tba.search.reports import Reports
 from tba.tasks.base import Problem
-from tba.types import Group, Prompt, Response, ScoredGroup, ScoredResponse, TbaError, TokenLogprobs, Unused
+from tba.types import Group, Response, ScoredGroup, ScoredResponse, TbaError, TokenLogprobs, Unused
 
 MAX_PENDING_BATCHES = 8
 """Groups whose scores may be under way while others are generated, in batches of `prompts_per_batch`."""
@@ -30,7 +31,7 @@ GIVE_UP_AFTER = 64
 class Pending:
     """A group between its last token and its scores."""
 
-    prompt: Prompt
+    problem: Problem
     responses: list[Response]
     on_policy: bool
     """Sampled at the policy's own temperature."""
@@ -58,8 +59,10 @@ class HandUp:
         prompts_per_batch: int,
         skip_equal_rewards: bool = False,
         tells_of_unused: bool = False,
+        constant_scores: ConstantScores | None = None,
     ) -> None:
-        """`tells_of_unused`: where prompts are chosen, they are chosen by groups that taught nothing, too."""
+        """`tells_of_unused`: where prompts are chosen, they are chosen by groups that taught nothing, too.
+        `constant_scores`: if it is to tell of rewards that never differ."""
         self.name = name
         self.scorer = scorer
         self.reference = reference
@@ -69,6 +72,7 @@ class HandUp:
         self.prompts_per_batch = prompts_per_batch
         self.skip_equal_rewards = skip_equal_rewards
         self.tells_of_unused = tells_of_unused
+        self.constant_scores = constant_scores
         self.serial = 0
         """Of the last group that was handed up."""
         self._pending: dict[int, Pending] = {}
@@ -86,7 +90,7 @@ class HandUp:
         told = [replace(response, on_policy=on_policy) for response in responses]
         self.reports.responses.finish(told)
         ticket = self.scorer.submit(problem.request(told))
-        self._pending[id] = Pending(problem.prompt, told, on_policy, ticket, time.monotonic())
+        self._pending[id] = Pending(problem, told, on_policy, ticket, time.monotonic())
 
     def due(self) -> list[int]:
         """Groups to hand up: those with scores, once they are a few, or one of them has waited for a moment."""
@@ -144,6 +148,7 @@ class HandUp:
             view = next(views) if wanted else []
             self.reports.tally.count(group.responses, view, scores, self.scorer.names, on_policy=group.on_policy)
             self.reports.tell_of_failures(scores)
+            self._tell_of_constant_scores(group.problem, scores)
             if wanted:
                 self._send(group, view, scores)
             else:
@@ -164,7 +169,7 @@ class HandUp:
         if not groups or self.reference is None:
             return [[] for _ in groups]
         with self.activity("reference"):
-            return self.reference.token_logprobs([(group.prompt, group.responses) for group in groups])
+            return self.reference.token_logprobs([(group.problem.prompt, group.responses) for group in groups])
 
     def _send(self, pending: Pending, reference: Sequence[TokenLogprobs], scores: Scores) -> None:
         group = self._group(pending, reference, scores)
@@ -194,13 +199,19 @@ class HandUp:
         }
         if len(scored) < 2:
             return None
+        prompt = pending.problem.prompt
         if self.reference is None:
-            return ScoredGroup(pending.prompt, tuple(scored.values()), pending.on_policy, self.name)
-        return Group(pending.prompt, tuple(s.trajectory(reference[i]) for i, s in scored.items()), self.name)
+            return ScoredGroup(prompt, tuple(scored.values()), pending.on_policy, self.name)
+        return Group(prompt, tuple(s.trajectory(reference[i]) for i, s in scored.items()), self.name)
 
     def _tell_of_unused(self, group: Pending) -> None:
         if self.tells_of_unused:
-            self.groups.send(Unused(group.prompt.id, len(group.responses)))
+            self.groups.send(Unused(group.problem.prompt.id, len(group.responses)))
+
+    def _tell_of_constant_scores(self, problem: Problem, scores: Scores) -> None:
+        if self.constant_scores is not None:
+            for values in self.constant_scores.look(problem, scores, self.scorer.names):
+                self.reports.tell(**values)
 
     def _give_up_if_fruitless(self, scores: Scores) -> None:
         self._fruitless += 1

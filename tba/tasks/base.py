@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from tba.config.section import Section
 from tba.rewards.functions import RewardSpec
 from tba.rewards.scoring import ScoreRequest
-from tba.types import Prompt, Response
+from tba.types import NEVER_PUBLISHED, Prompt, Response
 
 if TYPE_CHECKING:  # settings are parsed in processes that never load torch
     from tba.config.search import EvaluationConfig
@@ -57,6 +57,7 @@ class Problem:
             finished=tuple(r.finished for r in responses),
             columns=self.columns,
             conversational=self.conversational,
+            step=max((r.newest_version.step for r in responses if r.newest_version != NEVER_PUBLISHED), default=0),
         )
 
 
@@ -75,6 +76,8 @@ class Task:
     """Functions called like rewards beside the default one: they weigh nothing and appear in the metrics."""
     breakdown: tuple[str, ...] = ()
     """Columns by whose values an evaluation breaks its accuracy down."""
+    notes: tuple[str, ...] = ()
+    """How the data were read, where the user should know: sentences."""
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tba.tasks.base import Beside, Content, Encode, Headline, Problem, Task, TaskSettings
+from tba.tasks.columns import ANSWERS, CONVERSATION, MISSING, PROMPTS, Columns, find_columns, value_at
 from tba.tasks.read_data import Row, hold_out_last, read_rows, row_ids, source_name
 from tba.types import Prompt, TbaError
 
 if TYPE_CHECKING:
     from tba.config.settings import Config
+
+_MOST_HELD_OUT = 64
 
 
 class Settings(TaskSettings):
@@ -28,10 +31,19 @@ class Settings(TaskSettings):
     """The split that is read if `task.data` is a Hugging Face dataset."""
     eval_split: str = "test"
     """The split that is read if `task.eval_data` is a Hugging Face dataset."""
-    num_eval: int = Field(64, ge=0)
-    """Number of training rows that are held out if there is no `task.eval_data`. With 0, nothing is evaluated."""
-    prompt_column: str = "prompt"
-    """The column that has the prompt: a string, or a list of chat messages with `role` and `content`."""
+    num_eval: int | None = Field(None, ge=0)
+    """Number of training rows that are held out if there is no `task.eval_data`. If empty, a tenth of the rows are, at
+    least 1 and at most 64. With 0, nothing is evaluated."""
+    prompt_column: str = ""
+    """The column that has the prompt: a string, or a list of chat messages with `role` and `content`. If empty, it is
+    the first of `prompt`, `question` and `messages` that the data have. If a conversation in `messages` ends with a
+    turn of the assistant, that turn is not part of the prompt: it is the demonstration, and the `answer` unless the
+    data have another."""
+    columns: dict[str, str] = Field({})
+    """Columns under other names than reward functions ask for: the name that they ask for, then the column that the
+    data have, such as `{answer = "final"}` or `--task.columns.answer final`. A dot leads into a column that holds an
+    object. Without it, `answer` is the first of the columns `answer`, `solution`, `ground_truth`,
+    `reward_model.ground_truth` and `label`."""
     system_prompt: str | None = None
     """A system message that comes before every prompt. Prompts that are plain text become chat messages then."""
 
@@ -43,37 +55,66 @@ class Settings(TaskSettings):
         """Read and check every row. Held out: all of `eval_data`, or else the last `num_eval` training rows."""
         rows = read_rows(self.data, self.split)
         name = source_name(self.data)
-        problems = _problems(rows, row_ids(rows, name), self.data, self, encode)
+        problems, notes = _problems(rows, row_ids(rows, name), self.data, self, encode)
         if self.eval_data is None:
-            return Task(name, *hold_out_last(problems, self.num_eval, f"rows of {self.data}"), None)
+            num_eval = _some_of(len(rows)) if self.num_eval is None else self.num_eval
+            return Task(name, *hold_out_last(problems, num_eval, f"rows of {self.data}"), None, notes=notes)
         rows = read_rows(self.eval_data, self.eval_split)
         taken = {problem.prompt.id for problem in problems}
         ids = row_ids(rows, f"{source_name(self.eval_data)}-eval", taken)
-        return Task(name, problems, _problems(rows, ids, self.eval_data, self, encode), None)
+        held_out, more_notes = _problems(rows, ids, self.eval_data, self, encode)
+        return Task(name, problems, held_out, None, notes=(*notes, *more_notes))
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Settings:
+        if PROMPTS[0] in self.columns:
+            raise ValueError("task.columns is for what reward functions ask for: name prompts with task.prompt_column")
+        return self
 
     def check(self, config: Config) -> None:
         if not config.reward.is_named:
             raise ValueError("reward is missing: name yours with --reward module:function")
 
 
-def _problems(rows: Sequence[Row], ids: Sequence[str], source: str, config: Settings, encode: Encode) -> list[Problem]:
-    return [
-        _problem(row, id, f"{source}, row {number}", config, encode)
+def _some_of(num_rows: int) -> int:
+    """Rows to hold out if nobody says how many."""
+    return min(_MOST_HELD_OUT, max(1, num_rows // 10))
+
+
+def _problems(
+    rows: Sequence[Row], ids: Sequence[str], source: str, config: Settings, encode: Encode
+) -> tuple[list[Problem], tuple[str, ...]]:
+    """With what there is to tell of the columns."""
+    columns = find_columns(rows, source, config.prompt_column, config.columns)
+    problems = [
+        _problem(row, id, f"{source}, row {number}", columns, config.system_prompt, encode)
         for number, (row, id) in enumerate(zip(rows, ids, strict=True), 1)
     ]
+    return problems, (columns.note,) if columns.note else ()
 
 
-def _problem(row: Row, id: str, place: str, config: Settings, encode: Encode) -> Problem:
-    if config.prompt_column not in row:
-        raise TbaError(
-            f"{place} has no column {config.prompt_column!r}: set task.prompt_column to one of {', '.join(row)}"
-        )
-    content = _content(row[config.prompt_column], f"{place}, column {config.prompt_column!r}")
-    if config.system_prompt is not None:
-        content = _with_system_prompt(content, config.system_prompt)
+def _problem(row: Row, id: str, place: str, columns: Columns, system_prompt: str | None, encode: Encode) -> Problem:
+    value = value_at(row, columns.prompt)
+    if value is MISSING:
+        raise TbaError(f"{place} has no column {columns.prompt!r}: set task.prompt_column to one of {', '.join(row)}")
+    answer = None
+    if columns.prompt == CONVERSATION:
+        value, answer = _without_last_answer(value)
+    content = _content(value, f"{place}, column {columns.prompt!r}")
+    if system_prompt is not None:
+        content = _with_system_prompt(content, system_prompt)
     text, tokens = encode(content)
-    columns = {column: value for column, value in row.items() if column != config.prompt_column}
-    return Problem(Prompt(id, text, tokens), content, columns, _demonstration(row.get("completion")))
+    own = {column: value for column, value in row.items() if column != columns.prompt}
+    found = {**({} if answer is None else {ANSWERS[0]: answer}), **own, **columns.extra(row, place)}
+    demonstration = _demonstration(row.get("completion"))
+    return Problem(Prompt(id, text, tokens), content, found, answer if demonstration is None else demonstration)
+
+
+def _without_last_answer(messages: Any) -> tuple[Any, str | None]:
+    """A conversation up to the last turn of the assistant, and the text of this turn if it ends with one."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    is_answer = isinstance(last, dict) and last.get("role") == "assistant" and isinstance(last.get("content"), str)
+    return (messages[:-1], last["content"]) if is_answer else (messages, None)
 
 
 def _content(value: Any, place: str) -> Content:

@@ -65,6 +65,7 @@ def read(path: Path) -> Task:
         skipped=about["skipped"],
         observers=tuple(_reward(value) for value in about["observers"]),
         breakdown=tuple(about["breakdown"]),
+        notes=tuple(about["notes"]),
     )
 
 
@@ -108,6 +109,7 @@ def _write_if_exact(path: Path, task: Task) -> None:
             "skipped": dict(task.skipped),
             "observers": [_plain_reward(observer) for observer in task.observers],
             "breakdown": list(task.breakdown),
+            "notes": list(task.notes),
         }
         schema = _schema().with_metadata({_ABOUT: _exact(about).encode()})
         partial = path.with_name(f".{path.name}.partial")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tba.config.paths import missing_path, nearest
 from tba.types import TbaError, first_line
 
 Row = dict[str, Any]
@@ -28,10 +29,12 @@ def read_rows(source: str, split: str) -> list[Row]:
         raise TbaError(f"{source}: unknown suffix {path.suffix!r}: use one of {', '.join(_READERS)}")
     if reader is not None and not path.is_dir():
         rows = _read_file(path, reader)
-    elif path.is_absolute() or source.startswith((".", "~")):
+    elif path.is_dir():
         rows = _read_folder(path, split)
+    elif (missing := missing_path(source.partition(":")[0])) is not None:
+        raise TbaError(f"task.data {source!r} {missing}")
     else:
-        rows = _read_folder(path, split) if path.is_dir() else _load_dataset(source, split)
+        rows = _load_dataset(source, split)
     if not rows:
         raise TbaError(f"{source} has no rows: the data needs at least one")
     return rows
@@ -68,7 +71,7 @@ def _read_file(path: Path, reader: Callable[[Path], list[Row]]) -> list[Row]:
     try:
         return reader(path)
     except FileNotFoundError:
-        raise TbaError(f"no data file at {path}: check the path") from None
+        raise TbaError(f"no data file at {path}: {nearest(str(path))}") from None
     except UnicodeDecodeError as error:
         raise TbaError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): convert it") from None
     except OSError as error:
@@ -138,8 +141,6 @@ _READERS: dict[str, Callable[[Path], list[Row]]] = {
 
 
 def _read_folder(path: Path, split: str) -> list[Row]:
-    if not path.exists():
-        raise TbaError(f"no data at {path}: check the path")
     if not any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return _load_dataset(str(path), split)
     import datasets

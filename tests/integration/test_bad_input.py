@@ -67,7 +67,7 @@ def test_the_line_names_what_to_change(capsys: pytest.CaptureFixture[str], words
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [("", "no rows"), ('{"question": "1+1="}\n', "prompt"), ('{"prompt": "1+1="}\n{broken\n', "line 2")],
+    [("", "no rows"), ('{"query": "1+1="}\n', "prompt"), ('{"prompt": "1+1="}\n{broken\n', "line 2")],
 )
 def test_rows_are_checked_before_anything_starts(capsys: pytest.CaptureFixture[str], content: str, named: str) -> None:
     Path("rewards.py").write_text(REWARD)
@@ -87,7 +87,7 @@ def test_a_reward_that_cannot_be_imported(capsys: pytest.CaptureFixture[str], re
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ('{"prompt": "1+1=", "solution": "2"}', "asks for 'answer'"),
+        ('{"prompt": "1+1=", "result": "2"}', "asks for 'answer'"),
         ('{"prompt": "1+1=", "answer": "2", "texts": "x"}', "column 'texts'"),
         ('{"prompt": [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]}', "the assistant"),
     ],

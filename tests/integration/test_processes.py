@@ -250,7 +250,7 @@ def test_rewards_that_fail_are_counted_and_the_run_goes_on(tmp_path: Path) -> No
     (tmp_path / "moody.py").write_text(MOODY)
     rows = [{"prompt": f"{a}+{a}+1=\n", "mood": mood} for a, mood in enumerate(MOODS * 2, 1)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sections: dict[str, Any] = {"trainer": {"num_steps": 100_000}, "reward": {"timeout_seconds": 2}}
+    sections: dict[str, Any] = {"trainer": {"num_steps": 100_000}, "reward": {"timeout_seconds": 2, "dry_call": False}}
     task = ["--task.data", "rows.jsonl", "--task.num-eval", "1", "--reward", "moody:moody"]
     run = tmp_path / "moody"
 
@@ -352,7 +352,7 @@ def test_a_reward_that_never_works_ends_the_run_in_one_line(tmp_path: Path, laun
         searcher={"prompts_per_batch": 8},
         evaluation={"period": 0},
     )
-    words = [*arguments(config), "--reward", f"{tmp_path / 'broken.py'}:broken"]
+    words = [*arguments(config), "--reward", f"{tmp_path / 'broken.py'}:broken", "--reward.dry-call", "false"]
     ended = tba("train", *words)
     assert ended.returncode == 2, ended.stdout + ended.stderr
     [line] = ended.stderr.splitlines()

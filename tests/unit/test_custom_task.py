@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tba.config.settings import load_config, to_toml
+from tba.config.text import parse_overrides
 from tba.tasks import custom
 from tba.tasks.read_data import read_rows, source_name
 from tba.types import TbaError
@@ -120,7 +122,7 @@ def test_faults_name_the_file_and_the_place(tmp_path, name, content, message):
 def test_missing_and_undecodable_files_are_refused_in_one_line(tmp_path):
     with pytest.raises(TbaError, match=r"no data file at .*missing\.jsonl"):
         read_rows(str(tmp_path / "missing.jsonl"), "train")
-    with pytest.raises(TbaError, match=r"no data at .*missing"):
+    with pytest.raises(TbaError, match=r"task.data .*missing. is not there"):
         read_rows(str(tmp_path / "missing"), "train")
     (tmp_path / "latin.csv").write_bytes("prompt\ncafé\n".encode("latin-1"))
     with pytest.raises(TbaError, match=r"latin\.csv is not UTF-8 text"):
@@ -216,7 +218,93 @@ def test_eval_data_is_held_out_whole_under_its_own_ids(tmp_path):
 def test_a_prompt_that_holds_its_own_answer_is_refused(tmp_path, system_prompt):
     question = {"role": "user", "content": "What is the capital of Italy?"}
     answer = {"role": "assistant", "content": "Rome"}
-    settings = {"prompt_column": "messages", "system_prompt": system_prompt}
-    load_rows(tmp_path, [{"messages": [question, answer, question]}], **settings)
-    with pytest.raises(TbaError, match=r"row 2, column 'messages' ends in a turn of the assistant.*leave that"):
-        load_rows(tmp_path, [{"messages": [question]}, {"messages": [question, answer]}], **settings)
+    load_rows(tmp_path, [{"prompt": [question, answer, question]}], system_prompt=system_prompt)
+    with pytest.raises(TbaError, match=r"row 2, column 'prompt' ends in a turn of the assistant.*leave that"):
+        rows = [{"prompt": [question]}, {"prompt": [question, answer]}]
+        load_rows(tmp_path, rows, system_prompt=system_prompt)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Columns that people bring
+# ---------------------------------------------------------------------------------------------------------------------
+
+ASKED = {"role": "user", "content": "What is the capital of Italy?"}
+ANSWERED = {"role": "assistant", "content": "Rome"}
+
+
+@pytest.mark.parametrize(
+    ("row", "note"),
+    [
+        ({"prompt": "2+2=", "answer": "4"}, None),
+        ({"prompt": "2+2=", "solution": "4"}, "answers come from the column `solution`"),
+        ({"prompt": "2+2=", "ground_truth": "4"}, "answers come from the column `ground_truth`"),
+        (
+            {"prompt": "2+2=", "reward_model": {"style": "rule", "ground_truth": "4"}},
+            "answers come from the column `reward_model.ground_truth`",
+        ),
+        ({"prompt": "2+2=", "label": "4"}, "answers come from the column `label`"),
+        ({"question": "2+2=", "answer": "4"}, "prompts come from the column `question`"),
+        (
+            {"question": "2+2=", "solution": "4", "label": "5"},
+            "prompts come from the column `question`, answers from the column `solution`",
+        ),
+        ({"prompt": "2+2=", "question": "other", "answer": "4", "solution": "other"}, None),
+    ],
+    ids=lambda part: ",".join(part) if isinstance(part, dict) else "",
+)
+def test_columns_are_known_by_several_names(tmp_path, row, note):
+    task = load_rows(tmp_path, [row])
+    (problem,) = task.train
+    assert problem.prompt.text == "2+2="
+    assert problem.columns["answer"] == "4"
+    assert list(task.notes) == ([f"{tmp_path / 'sums.jsonl'}: {note}"] if note else [])
+
+
+def test_a_conversation_is_asked_without_its_last_answer(tmp_path):
+    rows = [{"messages": [ASKED, ANSWERED]}, {"messages": [ASKED, ANSWERED, ASKED]}, {"messages": [ASKED]}]
+    task = load_rows(tmp_path, rows)
+    assert [len(problem.content) for problem in task.train] == [1, 3, 1]
+    assert "Rome" not in task.train[0].prompt.text
+    assert [problem.demonstration for problem in task.train] == ["Rome", None, None]
+    assert [problem.columns.get("answer") for problem in task.train] == ["Rome", None, None]
+    assert "a last turn of the assistant is cut off" in task.notes[0]
+
+
+def test_an_answer_of_its_own_goes_before_the_last_turn(tmp_path):
+    for column in ("answer", "solution"):
+        (problem,) = load_rows(tmp_path, [{"messages": [ASKED, ANSWERED], column: "Roma"}]).train
+        assert (problem.columns["answer"], problem.demonstration) == ("Roma", "Rome")
+
+
+def test_a_conversation_needs_more_than_an_answer(tmp_path):
+    with pytest.raises(TbaError, match=r"row 1, column 'messages' is empty"):
+        load_rows(tmp_path, [{"messages": [ANSWERED]}])
+
+
+def test_columns_can_be_mapped(tmp_path):
+    rows = [{"problem": "2+2=", "meta": {"final": "4"}, "answer": "four"}]
+    settings = {"prompt_column": "problem", "columns": {"answer": "meta.final", "level": "meta"}}
+    task = load_rows(tmp_path, rows, **settings)
+    (problem,) = task.train
+    assert problem.prompt.text == "2+2="
+    assert problem.columns["answer"] == "4"
+    assert problem.columns["level"] == {"final": "4"}
+    assert task.notes == (), "nothing was guessed"
+    with pytest.raises(TbaError, match=r"row 2 has no column 'meta\.final', which task\.columns names for 'answer'"):
+        load_rows(tmp_path, [*rows, {"problem": "3+3=", "answer": "6"}], **settings)
+
+
+def test_columns_are_mapped_on_the_command_line_and_kept_in_toml(tmp_path):
+    line = ["--task.data", "x.jsonl", "--task.columns.answer", "meta.final", "--model", "m", "--reward", "a:b"]
+    config = load_config(None, parse_overrides(line))
+    assert config.task.columns == {"answer": "meta.final"}
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert load_config(tmp_path / "config.toml", {}) == config
+    with pytest.raises(TbaError, match=r"task\.prompt_column"):
+        load_config(None, parse_overrides([*line, "--task.columns.prompt", "problem"]))
+
+
+@pytest.mark.parametrize(("num_rows", "num_eval"), [(2, 1), (12, 1), (50, 5), (639, 63), (640, 64), (5000, 64)])
+def test_a_tenth_of_the_rows_is_held_out_unless_said_otherwise(tmp_path, num_rows, num_eval):
+    task = load_rows(tmp_path, [{"prompt": "a"}] * num_rows, num_eval=None)
+    assert (len(task.train), len(task.held_out)) == (num_rows - num_eval, num_eval)

@@ -13,6 +13,7 @@ from tba.engines.base import Finished
 from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.runs.activity import Activity
+from tba.search.constant_scores import FIRST_GROUPS, ConstantScores
 from tba.search.hand_up import MAX_PENDING_BATCHES, PATIENCE_SECONDS, HandUp
 from tba.search.prompts import ChosenPrompts, Exploration, Prompts, PromptStream
 from tba.search.reports import Reports
@@ -133,6 +134,7 @@ def searcher_of(
     prompts: Prompts | None = None,
     prompts_per_batch: int = BATCH,
     skip_equal_rewards: bool = False,
+    constant_scores: ConstantScores | None = None,
     **changes: Any,
 ) -> Searcher:
     name = "searcher-0"
@@ -149,6 +151,7 @@ def searcher_of(
         prompts_per_batch=prompts_per_batch,
         skip_equal_rewards=skip_equal_rewards,
         tells_of_unused=prompts.are_chosen,
+        constant_scores=constant_scores,
     )
     settings: dict[str, Any] = {"weights": Weights(), "num_responses": 2}
     return Searcher(
@@ -501,3 +504,16 @@ def test_the_note_of_a_version_is_learnt_with_its_weights() -> None:
     searcher.take_weights()
     searcher.take_weights()
     assert prompts.notes == [b"three"]
+
+
+def test_a_searcher_tells_of_a_reward_that_never_differs() -> None:
+    class Zero(Slow):
+        def submit(self, request: ScoreRequest) -> Ticket:
+            return ticket_of(Scores((0.0,) * 2, ((0.0,),) * 2, ()))
+
+    for watch in (ConstantScores((1.0,)), None):
+        told = Told()
+        searcher = searcher_of(Counting(), told, Zero(), constant_scores=watch, budget=lambda version: 3 * FIRST_GROUPS)
+        searcher.run_round()
+        events = [m for m in told.sent if isinstance(m, Report) and m.values.get("event") == "constant_reward"]
+        assert len(events) == (watch is not None)
