@@ -204,6 +204,7 @@ def build_searcher(
         prompts_per_batch=config.searcher.prompts_per_batch,
         activity=activity,
         skip_equal_rewards=config.searcher.skip_equal_rewards,
+        drop_cut_off=config.reward.cut_off == "drop",
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_versions(config, index, staleness) if taking_turns else None,
         evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
@@ -261,7 +262,15 @@ def build_scorer(config: Config, task: Task, device: str = AUTO, *, waiting: Wai
     if not functions and config.evaluation.gold_model is not None:
         return _gold_scorer(config, config.evaluation.gold_model, device, waiting)
     functions = [_beside(function, device) for function in functions]
-    return Scorer(functions, weights, settings.timeout_seconds, settings.num_processes, settings.start_seconds, waiting)
+    return Scorer(
+        functions,
+        weights,
+        settings.timeout_seconds,
+        settings.num_processes,
+        settings.start_seconds,
+        waiting,
+        cut_off_score=None if isinstance(settings.cut_off, str) else settings.cut_off,
+    )
 
 
 def _gold_scorer(config: Config, path: str, device: str, waiting: Waiting) -> Scorer:

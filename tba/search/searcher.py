@@ -96,6 +96,7 @@ class Searcher:
         prompts_per_batch: int,
         activity: Activity,
         skip_equal_rewards: bool = False,
+        drop_cut_off: bool = False,
         in_flight_updates: bool = False,
         budget: Callable[[Version], int] | None = None,
         evaluate: Callable[[], Mapping[str, Any]] | None = None,
@@ -104,7 +105,8 @@ class Searcher:
         success_reward: float = 0.5,
     ) -> None:
         """`skipped`: how many prompts of the task it leaves out, by the reason, if it is to tell. A response is right
-        if its reward is above `success_reward`."""
+        if its reward is above `success_reward`. With `drop_cut_off`, responses that the length limit cut off are left
+        out of their group."""
         self.name = name
         self.engine = engine
         self.reference = reference
@@ -117,6 +119,7 @@ class Searcher:
         self.prompts_per_batch = prompts_per_batch
         self.activity = activity
         self.skip_equal_rewards = skip_equal_rewards
+        self.drop_cut_off = drop_cut_off
         self.in_flight_updates = in_flight_updates
         self.budget = budget
         self.evaluate = evaluate
@@ -337,7 +340,7 @@ class Searcher:
 
     def _hand_up(self, ids: Sequence[int]) -> None:
         """Groups whose scores are there go up, in this order."""
-        groups = [(group := self._pending.pop(id), group.ticket.result()) for id in ids]
+        groups = [(group := self._pending.pop(id), self._scores_of(group)) for id in ids]
         handed = [not self._skips(scores) for _, scores in groups]
         views = iter(self._reference_view([group for (group, _), wanted in zip(groups, handed, strict=True) if wanted]))
         for (group, scores), wanted in zip(groups, handed, strict=True):
@@ -350,6 +353,10 @@ class Searcher:
                 self._tally.count_skipped_group()
                 self._responses.settle(scores, "skipped")
                 self._tell_of_unused(group)
+
+    def _scores_of(self, group: Pending) -> Scores:
+        scores = group.ticket.result()
+        return scores.without_cut_off([r.finished for r in group.responses]) if self.drop_cut_off else scores
 
     def _tell_of_unused(self, group: Pending) -> None:
         """Where prompts are chosen, also by those that taught nothing."""
@@ -413,6 +420,11 @@ class Searcher:
 
     def _give_up_if_fruitless(self, scores: Scores) -> None:
         self._fruitless += 1
+        if self._fruitless >= GIVE_UP_AFTER and scores.num_left_out and not scores.failures:
+            raise TbaError(
+                f"the length limit cut off all responses to {GIVE_UP_AFTER} prompts in a row, or all but one, and "
+                "reward.cut_off = 'drop' leaves them out: raise engine.max_new_tokens, or give them a number"
+            )
         if self._fruitless >= GIVE_UP_AFTER:
             why = f": {scores.failures[0].function}: {scores.failures[0].message}" if scores.failures else ""
             raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; fix the reward function{why}")
