@@ -21,6 +21,7 @@ from tba.channels.base import GroupReceiver, GroupSender, WeightPublisher, Weigh
 from tba.config.settings import Config
 from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
 from tba.engines.transformers import TransformersEngine
+from tba.engines.truncation import Truncation
 from tba.evaluations.base import Evaluator, Parts
 from tba.evaluations.embeddings import Embedder
 from tba.learn.buffer_supply import BufferSupply
@@ -312,6 +313,7 @@ def _engine(
         seed=seed,
         precision=precision,
         stop_text=config.engine.stop_text,
+        truncation=Truncation(config.engine.top_p, config.engine.top_k, config.engine.min_p),
     )
 
 
@@ -475,7 +477,7 @@ def _known(config: Config, *, takes_turns: bool) -> Known:
             *(config.engine.settled_precision, config.engine.dtype),
             "bfloat16" if config.model.in_bfloat16 else "float32",
         ),
-        explores_hotter=config.searcher.temperature_fraction > 0,
+        explores_hotter=config.searcher.temperature_fraction > 0 or config.engine.leaves_tokens_out,
     )
 
 

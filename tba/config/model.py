@@ -70,6 +70,16 @@ class EngineConfig(Section):
     run starts, takes what is clearly fastest on this processor, and writes its choice into the run's settings. Models
     with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`. Evaluation uses the weights as
     published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Searchers sample from the likeliest tokens that together have this probability (nucleus sampling). With 1, from
+    all tokens. This is for exploration only: training uses the log-probabilities of the whole vocabulary, and
+    evaluations sample from all tokens."""
+    top_k: int = Field(0, ge=0)
+    """Searchers sample from this many of the likeliest tokens. With 0, from all tokens. This is for exploration only,
+    as `engine.top_p` is."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    """Searchers sample from tokens that are at least this share as likely as the likeliest token. With 0, from all
+    tokens. This is for exploration only, as `engine.top_p` is."""
     stop_text: str = ""
     """A text, such as a line break, that ends a response: the first token that contains it is the last one. If empty,
     only the end-of-sequence token and the length limit end a response."""
@@ -77,6 +87,11 @@ class EngineConfig(Section):
     """Whether Searchers load newer weights in the middle of responses. Responses that are being generated then go on
     with the newer weights, and the cached keys and values of the older weights are kept. If false, Searchers begin no
     new response until those that are being generated are finished, so that each response is of one version."""
+
+    @property
+    def leaves_tokens_out(self) -> bool:
+        """Whether Searchers sample from a part of the vocabulary only."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
     def settled_precision(self) -> Literal["float32", "bfloat16", "int8"]:

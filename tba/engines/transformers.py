@@ -23,6 +23,7 @@ from tba.engines.numbers import Keys, Numbers, response_keys, uniform
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.rows import Rows, Underway
 from tba.engines.sampling import draw_tokens
+from tba.engines.truncation import ALL_TOKENS, Truncation
 from tba.policy.policy import import_weights, uses_shared_prompt
 from tba.types import NEVER_PUBLISHED, Response, Version, WeightUpdate
 
@@ -41,19 +42,20 @@ class TransformersEngine:
         seed: int,
         precision: Precision = "float32",
         stop_text: str = "",
-        top_p: float = 1.0,
+        truncation: Truncation = ALL_TOKENS,
         numbers: Callable[[Keys, Ints], Numbers] = uniform,
     ) -> None:
         """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced.
 
-        Below 1, `top_p` samples from a nucleus, which has another density than the policy: not for training data.
+        `truncation` leaves unlikely tokens out, but not for requests that ask for the policy itself. The
+        log-probabilities of a response are those of the distribution that its tokens were really drawn from.
         `numbers` makes a number of [0, 1) from the key of a response and the place of a token: it decides the token.
         """
         self._model = model
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
-        self._top_p = top_p
+        self._truncation = truncation
         self._seed = seed
         self._num_sampled = 0
         self._numbers = numbers
@@ -197,7 +199,8 @@ class TransformersEngine:
         slots = self._branches.slot_A[part] - first_slot
         uniform_A = self._numbers(self._rows.key_N[rows], self._rows.length_N[rows])
         uniform_A = np.where(self._rows.greedy_N[rows], np.float32(-1), uniform_A)
-        tokens_A, logprobs_A = draw_tokens(logits_RV, slots, self._rows.temperature_N[rows], uniform_A, self._top_p)
+        truncation = ALL_TOKENS if self._full_precision else self._truncation
+        tokens_A, logprobs_A = draw_tokens(logits_RV, slots, self._rows.temperature_N[rows], uniform_A, truncation)
         self._rows.append(rows, tokens_A, logprobs_A, self._version)
         return tokens_A
 

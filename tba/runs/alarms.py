@@ -36,7 +36,7 @@ class Known:
     precisions: tuple[str, ...] = ("float32",)
     """Of engine and Learner."""
     explores_hotter: bool = False
-    """Searchers sample some responses at another temperature than the policy's."""
+    """Searchers sample some responses at another temperature than the policy's, or leave unlikely tokens out."""
 
     @property
     def usual_gap(self) -> float:
