@@ -217,7 +217,7 @@ def build_searcher(
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = config.task.load(encoder(tokenizer))
+    task = config.task.load(encoder(tokenizer, config.model.chat_template_kwargs))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -312,7 +312,7 @@ def _engine(
         max_new_tokens=config.engine.max_new_tokens,
         seed=seed,
         precision=precision,
-        stop_text=config.engine.stop_text,
+        stop=config.engine.stop,
         truncation=Truncation(config.engine.top_p, config.engine.top_k, config.engine.min_p),
     )
 
@@ -448,7 +448,8 @@ def _trained_model(config: Config, device: torch.device, dtype: str = "float32")
 
 
 def _tokenizer(config: Config) -> PreTrainedTokenizerBase:
-    return load_tokenizer(config.model.path, trust_remote_code=config.model.trust_remote_code)
+    model = config.model
+    return load_tokenizer(model.path, trust_remote_code=model.trust_remote_code, chat_template=model.chat_template)
 
 
 def _beat_at_every_pass(model: PreTrainedModel, activity: Activity) -> None:

@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 from benchmarks.peers import vllm_generate
 from tba.build import build_engine, build_evaluator, build_scorer, build_task
 from tba.config.settings import Config, load_config
-from tba.engines.transformers import stop_tokens
+from tba.engines.stops import stop_tokens
 from tba.policy.policy import export_weights, load_model
 from tba.rewards.functions import resolve
 from tba.tasks.base import Task

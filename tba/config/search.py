@@ -67,7 +67,7 @@ class RewardConfig(Section):
     no_eos_score: float | None = None
     """Score of `reward.model` for a response that the length limit cut off. It replaces the normalised score of the
     model within the sum; `reward.cut_off` replaces the whole sum, and where the model is the only reward both mean the
-    same. The paper has −1. If empty, the model's score of such a response counts like any other."""
+    same. The paper has −1. If empty, the model scores a response that was cut off like any other."""
     model_batch_size: int = Field(16, ge=1)
     """Responses that `reward.model` scores in one batch."""
     model_max_tokens: int | None = Field(None, ge=1)

@@ -8,7 +8,7 @@ that possible, because they share what they have in common; else some begin whil
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from tba.engines.numbers import Keys, Numbers, response_keys, uniform
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.rows import Rows, Underway
 from tba.engines.sampling import draw_tokens
+from tba.engines.stops import Stops
 from tba.engines.truncation import ALL_TOKENS, Truncation
 from tba.policy.policy import import_weights, uses_shared_prompt
 from tba.types import NEVER_PUBLISHED, Response, Version, WeightUpdate
@@ -41,11 +42,12 @@ class TransformersEngine:
         max_new_tokens: int,
         seed: int,
         precision: Precision = "float32",
-        stop_text: str = "",
+        stop: Sequence[str] = (),
         truncation: Truncation = ALL_TOKENS,
         numbers: Callable[[Keys, Ints], Numbers] = uniform,
     ) -> None:
         """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced.
+        The texts in `stop` end a response, as the end-of-sequence token does.
 
         `truncation` leaves unlikely tokens out, but not for requests that ask for the policy itself. The
         log-probabilities of a response are those of the distribution that its tokens were really drawn from.
@@ -59,11 +61,7 @@ class TransformersEngine:
         self._seed = seed
         self._num_sampled = 0
         self._numbers = numbers
-        stops = stop_tokens(model, tokenizer, stop_text)
-        # As many as there are logits, which may be more than the tokenizer knows or the configuration says.
-        self._stops_V = np.zeros(len(model.get_output_embeddings().weight), dtype=bool)
-        """Whether a token ends a response."""
-        self._stops_V[[token for token in stops if token < len(self._stops_V)]] = True
+        self._stops = Stops(model, tokenizer, stop)
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
         # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
@@ -207,7 +205,7 @@ class TransformersEngine:
     def _advance(self, tokens_A: Ints, begun: list[Any]) -> list[Finished]:
         """Responses that have drawn their last token end; the others take theirs into the next step."""
         rows = self._branches.active_A
-        stops_A = self._stops_V[tokens_A]
+        stops_A = self._stops.ended(tokens_A, lambda place: self._rows.tokens(int(rows[place])))
         ended_A = stops_A | (self._rows.length_N[rows] == self._max_new_tokens)
         if not ended_A.any():
             self._next = (*self._branches.extend(tokens_A), begun)
@@ -250,14 +248,3 @@ class TransformersEngine:
     def _set_full_precision(self, full_precision: bool) -> None:
         self._full_precision = full_precision
         self._layers.set_full_precision(full_precision)
-
-
-def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:
-    """Every token that ends a response: the tokenizer's, those of the generation config, and those with this text."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    listed = configured if isinstance(configured, Iterable) else [configured]
-    found = {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
-    if stop_text:
-        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        found |= {token for token, text in enumerate(texts) if stop_text in text}
-    return found

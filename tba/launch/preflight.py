@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from tba.config.settings import Config
 from tba.extras import install_hint
 from tba.launch.gpus import count_gpus
-from tba.policy.names import EMBEDDED_MODEL, read_model_config
+from tba.policy.names import EMBEDDED_MODEL, read_chat_template, read_model_config
 from tba.policy.placement import check_device, named_devices
 from tba.rewards.functions import check_column_names, check_columns, check_importable
 from tba.rewards.reward_model import check_reward_model
@@ -20,6 +20,8 @@ def check(config: Config, *, to_train: bool = True) -> None:
     """Raise TbaError, one line that names what to change, for the first thing that cannot work."""
     _check_not_within_import()
     check_model(config.model.path, config.model.trust_remote_code)
+    if config.model.chat_template is not None:
+        read_chat_template(config.model.chat_template)
     if to_train:
         config.objective.check()
     if config.model.lora_rank and find_spec("peft") is None:

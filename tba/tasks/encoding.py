@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
 
 from tba.tasks.base import Content, Encode
-from tba.types import TbaError
+from tba.types import TbaError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Plain text as it is, with what the tokenizer adds; messages through the chat template, with nothing added."""
+def encoder(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any] | None = None) -> Encode:
+    """Plain text as it is, with what the tokenizer adds; messages through the chat template, with nothing added. The
+    template is told `template_kwargs` besides the messages."""
 
     def encode(content: Content) -> tuple[str, tuple[int, ...]]:
         if isinstance(content, str):
@@ -20,9 +24,17 @@ def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
         if tokenizer.chat_template is None:
             raise TbaError(
                 "the model has no chat template: give prompts as strings (task.prompt_style = 'plain' where the task "
-                "has it), or a model that has one"
+                "has it), a model that has one, or a template of your own with model.chat_template"
             )
-        text = tokenizer.apply_chat_template(content, tokenize=False, add_generation_prompt=True)
+        try:
+            text = tokenizer.apply_chat_template(
+                content, tokenize=False, add_generation_prompt=True, **(template_kwargs or {})
+            )
+        except (TemplateError, TypeError) as error:
+            raise TbaError(
+                f"the chat template cannot write a prompt: {first_line(error)}; check model.chat_template and "
+                "model.chat_template_kwargs"
+            ) from error
         return str(text), tuple(tokenizer(str(text), add_special_tokens=False).input_ids)
 
     return encode
