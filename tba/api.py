@@ -14,6 +14,7 @@ from tba.config.settings import Config, embedded_settings, parse_config
 from tba.launch import launch
 from tba.launch.preflight import check
 from tba.learn.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to_resume
+from tba.runs.best import best_model
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
 from tba.runs.run_config import read_run_config, resumed_config, write_run_config
@@ -44,6 +45,12 @@ class Result:
         """The newest checkpoint's model: a Hugging Face directory."""
         found = list_checkpoints(self.run)
         return found[-1].model if found else None
+
+    @property
+    def best_model(self) -> Path | None:
+        """The model with the best evaluation, a Hugging Face directory. None if no version that was evaluated is better
+        than the model that training started from."""
+        return best_model(self.run)
 
 
 def train(

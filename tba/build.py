@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -35,7 +35,7 @@ from tba.learn.step_queue import StepQueue
 from tba.learn.supply import Supply
 from tba.learn.trainer import Trainer
 from tba.policy.devices import device_of, moved, num_gpus
-from tba.policy.lora import add_adapters, has_adapters, without_adapters
+from tba.policy.lora import add_adapters, has_adapters, save_adapter, save_evaluated, without_adapters
 from tba.policy.placement import AUTO, beside, definite, searcher_device
 from tba.policy.policy import Policy, Reference, load_model, load_tokenizer
 from tba.rewards.functions import RewardFactory, RewardSpec
@@ -43,6 +43,7 @@ from tba.rewards.reward_model import reward_model
 from tba.rewards.scorer import Scorer, Waiting
 from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms, Known
+from tba.runs.best import KeptBest
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
 from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
 from tba.search.searcher import Searcher
@@ -187,6 +188,9 @@ def build_searcher(
         evaluator = build_evaluator(
             config, engine, scorer, task, tokenizer=tokenizer, reference=starting_model, device=str(device)
         )
+    best = None
+    if evaluator is not None and config.checkpoint.keep_best:
+        best = KeptBest(run, config.task.headline.metric_of, lambda folder: _save_evaluated(model, tokenizer, folder))
     return Searcher(
         str(name),
         engine=engine,
@@ -208,11 +212,33 @@ def build_searcher(
         drop_cut_off=config.reward.cut_off == "drop",
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_versions(config, index, staleness) if taking_turns else None,
-        evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
+        evaluate=None if evaluator is None else _evaluation(evaluator, engine, best, activity),
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
         success_reward=config.evaluation.success_reward,
     )
+
+
+def _evaluation(
+    evaluator: Evaluator, engine: TransformersEngine, best: KeptBest | None, activity: Activity
+) -> Callable[[], Mapping[str, Any]]:
+    """Evaluates what the engine holds, and keeps it if it is the best so far."""
+
+    def evaluate() -> Mapping[str, Any]:
+        values = evaluator(lambda done: activity.beat()).values
+        if best is None:
+            return values
+        with activity.quiet():
+            return {**values, **best.offer(engine.version, values)}
+
+    return evaluate
+
+
+def _save_evaluated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    save_evaluated(model, folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    if has_adapters(model):
+        save_adapter(model, folder / "adapter")
 
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
