@@ -20,7 +20,8 @@ from tba.engines.base import Request, generate
 from tba.engines.branches import Ints
 from tba.engines.numbers import Keys, Numbers, uniform
 from tba.engines.packed_linear import Precision
-from tba.engines.transformers import TransformersEngine, stop_tokens
+from tba.engines.stops import stop_tokens
+from tba.engines.transformers import TransformersEngine
 from tba.policy.attention import SHARED_PROMPT
 from tba.policy.policy import load_model, load_tokenizer
 from tba.tasks.encoding import encoder

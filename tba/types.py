@@ -107,8 +107,8 @@ class Response:
     tokens: Tokens
     """Token ids. An end-of-sequence token, when one came, is the last of them."""
     token_logprobs: TokenLogprobs
-    """Log-probability of each token in the distribution it was really drawn from (tempered); 0 where the policy did
-    not write it."""
+    """Log-probability of each token in the distribution it was really drawn from (tempered, and without the tokens that
+    `engine.top_p` and its kin leave out); 0 where the policy did not write it."""
     token_versions: TokenVersions
     """In order. One run unless weights changed in flight or others wrote a part."""
     text: str

@@ -26,8 +26,8 @@ from tba.supervised.options import KINDS, parse_options
 from tba.types import TbaError
 
 TAKES_SETTINGS = ("train", "eval", "config")
-FREE_TABLES = ("--task.settings.",)
-"""Settings whose names are not ours: they go to another package."""
+FREE_TABLES = ("--task.settings.", "--model.chat-template-kwargs.", "--chat-template-kwargs.")
+"""Settings whose names are not ours: they go to another package, or to a chat template."""
 
 
 NO_SETTINGS = ("model.generate",)

@@ -172,7 +172,9 @@ LATE = {
     "rewards.harm": {"policy.devices"},
     "rewards.pretrained": {"policy.devices", "policy.loading"},
     "rewards.reward_model": {"policy.devices"},
-    "rewards.victim": {"engines.base", "engines.transformers", "policy.devices", "policy.policy"},
+    "rewards.victim": {
+        *("engines.base", "engines.transformers", "engines.truncation", "policy.devices", "policy.policy"),
+    },
     "tasks.base": {"evaluations.accuracy"},
     "tasks.redteam": {"evaluations.redteam"},
     "tasks.tldr": {"evaluations.preference"},

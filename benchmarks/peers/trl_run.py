@@ -25,7 +25,7 @@ from benchmarks.peers import vllm_generate
 from tba.build.models import build_engine
 from tba.build.tasks import build_evaluator, build_scorer, build_task
 from tba.config.settings import Config, load_config
-from tba.engines.transformers import stop_tokens
+from tba.engines.stops import stop_tokens
 from tba.policy.policy import export_weights, load_model
 from tba.rewards.functions import resolve
 from tba.tasks.base import Task

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from tba.config.settings import Config
 from tba.engines.packed_linear import PackedLayers, Precision, in_full_precision
 from tba.engines.transformers import TransformersEngine
+from tba.engines.truncation import Truncation
 from tba.policy.devices import device_of, moved
 from tba.policy.lora import add_adapters, has_adapters, without_adapters
 from tba.policy.placement import AUTO
@@ -39,7 +40,8 @@ def engine_of(
         max_new_tokens=config.engine.max_new_tokens,
         seed=seed,
         precision=precision,
-        stop_text=config.engine.stop_text,
+        stop=config.engine.stop,
+        truncation=Truncation(config.engine.top_p, config.engine.top_k, config.engine.min_p),
     )
 
 
@@ -116,7 +118,8 @@ def policy_of(config: Config, model: PreTrainedModel, temperature: float | None 
 
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase:
-    return load_tokenizer(config.model.path, trust_remote_code=config.model.trust_remote_code)
+    model = config.model
+    return load_tokenizer(model.path, trust_remote_code=model.trust_remote_code, chat_template=model.chat_template)
 
 
 def beat_at_every_pass(model: PreTrainedModel, activity: Activity) -> None:

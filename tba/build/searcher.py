@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tba.build.models import (
     beat_at_every_pass,
@@ -19,10 +21,14 @@ from tba.build.models import (
 from tba.build.tasks import build_evaluator, build_scorer, build_task
 from tba.channels.base import GroupSender, WeightSubscriber
 from tba.config.settings import Config
+from tba.engines.transformers import TransformersEngine
+from tba.evaluations.base import Evaluator
 from tba.learn.exact_staleness import ExactStaleness
 from tba.policy.devices import device_of, num_gpus
+from tba.policy.lora import has_adapters, save_adapter, save_evaluated
 from tba.policy.placement import definite, searcher_device
 from tba.runs.activity import Activity
+from tba.runs.best import KeptBest
 from tba.search.constant_scores import ConstantScores
 from tba.search.hand_up import HandUp
 from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
@@ -68,6 +74,9 @@ def build_searcher(
             config, engine, scorer, task, tokenizer=tokenizer, reference=starting_model, device=str(device)
         )
     prompts = (ChosenPrompts if config.searcher.prompts == "solve_rate" else PromptStream)(task.train, seed)
+    best = None
+    if evaluator is not None and config.checkpoint.keep_best:
+        best = KeptBest(run, config.task.headline.metric_of, lambda folder: _save_evaluated(model, tokenizer, folder))
     reports = Reports(str(name), groups, activity, config.evaluation.success_reward)
     hand_up = HandUp(
         str(name),
@@ -80,6 +89,7 @@ def build_searcher(
         skip_equal_rewards=config.searcher.skip_equal_rewards,
         tells_of_unused=prompts.are_chosen,
         constant_scores=ConstantScores(scorer.weights) if index == 0 else None,
+        drop_cut_off=config.reward.cut_off == "drop",
     )
     return Searcher(
         engine=engine,
@@ -98,10 +108,32 @@ def build_searcher(
         activity=activity,
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_versions(config, index, staleness) if taking_turns else None,
-        evaluate=None if evaluator is None else lambda: evaluator(lambda done: activity.beat()).values,
+        evaluate=None if evaluator is None else _evaluation(evaluator, engine, best, activity),
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
     )
+
+
+def _evaluation(
+    evaluator: Evaluator, engine: TransformersEngine, best: KeptBest | None, activity: Activity
+) -> Callable[[], Mapping[str, Any]]:
+    """Evaluates what the engine holds, and keeps it if it is the best so far."""
+
+    def evaluate() -> Mapping[str, Any]:
+        values = evaluator(lambda done: activity.beat()).values
+        if best is None:
+            return values
+        with activity.quiet():
+            return {**values, **best.offer(engine.version, values)}
+
+    return evaluate
+
+
+def _save_evaluated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    save_evaluated(model, folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    if has_adapters(model):
+        save_adapter(model, folder / "adapter")
 
 
 def _share_of_versions(config: Config, index: int, staleness: ExactStaleness | None) -> Callable[[Version], int]:

@@ -26,7 +26,7 @@ from tba.tasks.room import no_prompt_fits, room_for_prompts
 
 def build_task(config: Config, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Task:
     """The task, without problems that leave no room for an answer in the model's context."""
-    task = config.task.load(encoder(tokenizer))
+    task = config.task.load(encoder(tokenizer, config.model.chat_template_kwargs))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is None:
         return task
@@ -72,6 +72,7 @@ def build_scorer(config: Config, task: Task, device: str = AUTO, *, waiting: Wai
         settings.start_seconds,
         waiting,
         config.trainer.num_steps,
+        cut_off_score=None if isinstance(settings.cut_off, str) else settings.cut_off,
     )
 
 

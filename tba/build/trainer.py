@@ -94,7 +94,7 @@ def _known(config: Config, *, takes_turns: bool) -> Known:
             *(config.engine.settled_precision, config.engine.dtype),
             "bfloat16" if config.model.in_bfloat16 else "float32",
         ),
-        explores_hotter=config.searcher.temperature_fraction > 0,
+        explores_hotter=config.searcher.temperature_fraction > 0 or config.engine.leaves_tokens_out,
         is_graded=config.task.headline.metric == "accuracy",
     )
 

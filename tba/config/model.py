@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from tba.config.section import Device, DeviceList, Section, StringList
+from tba.config.section import Device, DeviceList, Section, StringList, Table, TextList
 
 
 class ModelConfig(Section):
@@ -38,6 +39,13 @@ class ModelConfig(Section):
     lora_targets: StringList = ("all-linear",)
     """Layers that get adapters, by the end of their names, such as `q_proj,v_proj`. `all-linear` means every linear
     layer but the output head."""
+    chat_template: str | None = None
+    """A file with a chat template (Jinja) to use in place of the model's own, or for a model that has none. It is saved
+    with every checkpoint. If empty, the model's own is used."""
+    chat_template_kwargs: Table = Field({})
+    """What the chat template is told besides the messages, as a TOML table or as
+    `--model.chat-template-kwargs.enable-thinking false`, which switches the thinking of Qwen3 off. A text that is valid
+    JSON is read as JSON."""
     trust_remote_code: bool = False
     """Whether to run Python code that comes with the model. If false, a model that needs its own code is refused."""
 
@@ -70,13 +78,47 @@ class EngineConfig(Section):
     run starts, takes what is clearly fastest on this processor, and writes its choice into the run's settings. Models
     with fewer than 10 million weights, and `run.launcher = "inline"`, get `float32`. Evaluation uses the weights as
     published. A CPU has kernels for it; a Searcher on a GPU uses the weights as `engine.dtype` keeps them."""
-    stop_text: str = ""
-    """A text, such as a line break, that ends a response: the first token that contains it is the last one. If empty,
-    only the end-of-sequence token and the length limit end a response."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Searchers sample from the likeliest tokens that together have this probability (nucleus sampling). With 1, from
+    all tokens. This is for exploration only: training uses the log-probabilities of the whole vocabulary, and
+    evaluations sample from all tokens."""
+    top_k: int = Field(0, ge=0)
+    """Searchers sample from this many of the likeliest tokens. With 0, from all tokens. This is for exploration only,
+    as `engine.top_p` is."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    """Searchers sample from tokens that are at least this share as likely as the likeliest token. With 0, from all
+    tokens. This is for exploration only, as `engine.top_p` is."""
+    stop: TextList = ()
+    """Texts, such as a line break or `</answer>`, that end a response as the end-of-sequence token does. The response
+    ends with the token that completes one of them, also where several tokens spell it, and keeps it: the reward
+    function sees it, and it is trained. Several are given as a list, on the command line as `'["</answer>", "###"]'`.
+    If empty, only the end-of-sequence token and the length limit end a response."""
     in_flight_updates: bool = False
     """Whether Searchers load newer weights in the middle of responses. Responses that are being generated then go on
     with the newer weights, and the cached keys and values of the older weights are kept. If false, Searchers begin no
     new response until those that are being generated are finished, so that each response is of one version."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_before(cls, given: Any) -> Any:
+        """`engine.stop_text` was one text: runs and commands of before have it."""
+        if not isinstance(given, Mapping) or "stop_text" not in given:
+            return given
+        rest = {key: value for key, value in given.items() if key != "stop_text"}
+        if given["stop_text"] and rest.get("stop"):
+            raise ValueError("engine.stop_text is the former name of engine.stop: give engine.stop alone")
+        return {**rest, "stop": [given["stop_text"]]} if given["stop_text"] else rest
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineConfig:
+        if not all(self.stop):
+            raise ValueError("engine.stop has an empty text in it, which would end every response: leave it out")
+        return self
+
+    @property
+    def leaves_tokens_out(self) -> bool:
+        """Whether Searchers sample from a part of the vocabulary only."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
     def settled_precision(self) -> Literal["float32", "bfloat16", "int8"]:

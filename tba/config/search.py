@@ -60,9 +60,14 @@ class RewardConfig(Section):
     then score 0 on average."""
     normalize_std: float = Field(1.0, gt=0)
     """Divides every score of `reward.model`, after `reward.normalize_mean` is subtracted from it."""
+    cut_off: Literal["score", "drop"] | float = "score"
+    """What happens to a response that the length limit (`engine.max_new_tokens`) cut off. `score` treats it like any
+    other. `drop` leaves it out of its group, so that it is not trained on. A number, such as −1, replaces its reward,
+    whatever functions and models are summed. Evaluations use the number too, and never leave a response out."""
     no_eos_score: float | None = None
-    """Score of `reward.model` for a response that the length limit cut off. It replaces the normalised score; the paper
-    has −1. If empty, such a response is scored like any other."""
+    """Score of `reward.model` for a response that the length limit cut off. It replaces the normalised score of the
+    model within the sum; `reward.cut_off` replaces the whole sum, and where the model is the only reward both mean the
+    same. The paper has −1. If empty, the model scores a response that was cut off like any other."""
     model_batch_size: int = Field(16, ge=1)
     """Responses that `reward.model` scores in one batch."""
     model_max_tokens: int | None = Field(None, ge=1)
@@ -99,6 +104,10 @@ class RewardConfig(Section):
             what = "reward.functions" + (" and reward.model" if self.model is not None else "")
             raise ValueError(
                 f"reward.weights has {len(self.weights)} numbers for {count} {what}: give one weight for each function"
+            )
+        if self.no_eos_score is not None and self.cut_off != "score":
+            raise ValueError(
+                "reward.cut_off and reward.no_eos_score both say what a response that was cut off gets: leave one out"
             )
         return self
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
@@ -30,3 +32,29 @@ def _comma_list(value: Any) -> Any:
 StringList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 FloatList = Annotated[tuple[float, ...], BeforeValidator(_comma_list)]
 DeviceList = Annotated[tuple[Device, ...], BeforeValidator(_comma_list)]
+
+
+def _texts(value: Any) -> Any:
+    """One text as it is, blanks and commas included; several as a JSON list on the command line."""
+    if not isinstance(value, str):
+        return value
+    several = _json(value) if value.startswith("[") else None
+    return several if isinstance(several, list) else [value] if value else []
+
+
+def _table(value: Any) -> Any:
+    """A table may be written as JSON on the command line, and so may each of its values (`--task.settings.size 3`)."""
+    if isinstance(value, str):
+        return _json(value)
+    return {key: _json(part) for key, part in value.items()} if isinstance(value, Mapping) else value
+
+
+def _json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return value
+
+
+TextList = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Table = Annotated[dict[str, Any], BeforeValidator(_table)]

@@ -144,3 +144,9 @@ class CheckpointConfig(Section):
     """Steps between checkpoints. The end of a run always writes one; with 0, only the end does."""
     keep_last: int = Field(2, ge=1)
     """Number of checkpoints that are kept. Older ones are removed once a newer one is complete."""
+    keep_interval: int | None = Field(None, ge=1)
+    """Steps between checkpoints that are never removed: of every stretch of this many steps the first checkpoint is
+    kept, besides the newest `checkpoint.keep_last`. If empty, only those are kept."""
+    keep_best: bool = True
+    """Whether to keep the model with the best evaluation (`best/` in the folder of the run), judged by the number that
+    the task is judged by. It is the very version that was evaluated, and need not be one with a checkpoint."""

@@ -22,7 +22,8 @@ class Request:
     greedy: bool = False
     """Always the likeliest token."""
     full_precision: bool = False
-    """An engine may explore with a coarser copy of the weights. This asks for those published."""
+    """An engine may explore with a coarser copy of the weights, and leave unlikely tokens out. This asks for the policy
+    itself: the weights that were published, and all tokens."""
     seed: int | None = None
     """With the engine's own seed it decides what is sampled. None: no two requests are sampled alike."""
 

@@ -89,6 +89,10 @@ class Rows:
         """The request of a row, and which of its responses it is."""
         return self._owners[row]
 
+    def tokens(self, row: int) -> Tokens:
+        """What a row has so far."""
+        return self._tokens_NL[row, : self.length_N[row]]
+
     def end(self, row: int) -> tuple[Tokens, TokenLogprobs, TokenVersions]:
         """What a row has in the end. It is free now."""
         n = int(self.length_N[row])

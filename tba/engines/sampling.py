@@ -11,30 +11,31 @@ from torch import Tensor
 
 from tba.engines.branches import Ints
 from tba.engines.by_prompt import rank_among_equals
+from tba.engines.truncation import ALL_TOKENS, Truncation
 from tba.policy.devices import as_tensor
 from tba.policy.precision import at_least_float32
 
 Floats = NDArray[np.floating[Any]]
 
-LIKELY = 1024
-"""Tokens a nucleus is looked for among, before the whole vocabulary is put in order."""
-
 
 def draw_tokens(
-    logits_RV: Tensor, row_A: Ints, temperature_A: Floats, uniform_A: Floats, top_p: float = 1.0
+    logits_RV: Tensor,
+    row_A: Ints,
+    temperature_A: Floats,
+    uniform_A: Floats,
+    truncation: Truncation = ALL_TOKENS,
 ) -> tuple[Ints, NDArray[np.float32]]:
     """A token for each entry of `row_A`, drawn from that row's softmax, and its log-probability. Uses the logits up.
 
     By inverting the cumulative distribution at these numbers of [0, 1): few passes over the vocabulary and no sort,
     however many draw from a row. A negative number asks for the likeliest token. All that draw from a row have the same
-    temperature. `top_p` leaves the likeliest tokens that together have that probability.
+    temperature. `truncation` leaves unlikely tokens out first, and log-probabilities are those of what is left.
     """
     device = logits_RV.device
     logits_RV = at_least_float32(logits_RV).contiguous()
     _divide(logits_RV, row_A, temperature_A)
     weight_RV = logits_RV.softmax(dim=-1)
-    if top_p < 1:
-        _leave_nucleus(weight_RV, top_p)
+    truncation.apply(weight_RV)
     rows_A = as_tensor(row_A, device)
     greedy_A = uniform_A < 0
     # Of probabilities, which are rounded, several may be largest.
@@ -59,22 +60,13 @@ def _divide(logits_RV: Tensor, row_A: Ints, temperature_A: Floats) -> None:
     logits_RV.div_(as_tensor(temperature_R, logits_RV.device).to(logits_RV.dtype).unsqueeze(1))
 
 
-def _leave_nucleus(weight_RV: Tensor, top_p: float) -> None:
-    for count in (min(LIKELY, weight_RV.shape[1]), weight_RV.shape[1]):
-        top_RC = weight_RV.topk(count).values
-        mass_RC = top_RC.cumsum(dim=-1)
-        if (mass_RC[:, -1:] >= top_p).all():
-            break
-    # Tokens belong to it as long as those before them fall short.
-    least_R1 = top_RC.masked_fill(mass_RC - top_RC >= top_p, float("inf")).amin(dim=-1, keepdim=True)
-    weight_RV.masked_fill_(weight_RV < least_R1, 0.0)
-    weight_RV.div_(weight_RV.sum(dim=-1, keepdim=True))
-
-
 def _invert(cumulative_RV: Tensor, uniform_A: Tensor, row_A: Ints) -> Tensor:
     """The tokens at which the rows' cumulative weights pass these shares of their totals."""
     place_A, rows_A = (as_tensor(index, uniform_A.device) for index in (rank_among_equals(row_A), row_A))
     level_RC = cumulative_RV.new_zeros(len(cumulative_RV), int(place_A.max()) + 1)
-    level_RC[rows_A, place_A] = uniform_A * cumulative_RV[rows_A, -1]
+    total_A = cumulative_RV[rows_A, -1]
+    # A product that is rounded up to the total would ask for a token after the last that has any weight.
+    below_A = torch.nextafter(total_A, torch.zeros_like(total_A))
+    level_RC[rows_A, place_A] = (uniform_A * total_A).minimum(below_A)
     drawn_RC = torch.searchsorted(cumulative_RV, level_RC, right=True).clamp_(max=cumulative_RV.shape[1] - 1)
     return drawn_RC[rows_A, place_A]

@@ -8,7 +8,7 @@ that possible, because they share what they have in common; else some begin whil
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from tba.engines.numbers import Keys, Numbers, response_keys, uniform
 from tba.engines.packed_linear import PackedLayers, Precision
 from tba.engines.rows import Rows, Underway
 from tba.engines.sampling import draw_tokens
+from tba.engines.stops import Stops
+from tba.engines.truncation import ALL_TOKENS, Truncation
 from tba.policy.policy import import_weights, uses_shared_prompt
 from tba.types import NEVER_PUBLISHED, Response, Version, WeightUpdate
 
@@ -40,28 +42,26 @@ class TransformersEngine:
         max_new_tokens: int,
         seed: int,
         precision: Precision = "float32",
-        stop_text: str = "",
-        top_p: float = 1.0,
+        stop: Sequence[str] = (),
+        truncation: Truncation = ALL_TOKENS,
         numbers: Callable[[Keys, Ints], Numbers] = uniform,
     ) -> None:
         """`precision` is that of the copy of the weights it explores with; the model's linear layers are replaced.
+        The texts in `stop` end a response, as the end-of-sequence token does.
 
-        Below 1, `top_p` samples from a nucleus, which has another density than the policy: not for training data.
+        `truncation` leaves unlikely tokens out, but not for requests that ask for the policy itself. The
+        log-probabilities of a response are those of the distribution that its tokens were really drawn from.
         `numbers` makes a number of [0, 1) from the key of a response and the place of a token: it decides the token.
         """
         self._model = model
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
-        self._top_p = top_p
+        self._truncation = truncation
         self._seed = seed
         self._num_sampled = 0
         self._numbers = numbers
-        stops = stop_tokens(model, tokenizer, stop_text)
-        # As many as there are logits, which may be more than the tokenizer knows or the configuration says.
-        self._stops_V = np.zeros(len(model.get_output_embeddings().weight), dtype=bool)
-        """Whether a token ends a response."""
-        self._stops_V[[token for token in stops if token < len(self._stops_V)]] = True
+        self._stops = Stops(model, tokenizer, stop)
         self._version = NEVER_PUBLISHED
         self._layers = PackedLayers(model, precision)
         # In int8, unlike in bfloat16, a prompt's few huge activations would spoil every token after it.
@@ -197,14 +197,15 @@ class TransformersEngine:
         slots = self._branches.slot_A[part] - first_slot
         uniform_A = self._numbers(self._rows.key_N[rows], self._rows.length_N[rows])
         uniform_A = np.where(self._rows.greedy_N[rows], np.float32(-1), uniform_A)
-        tokens_A, logprobs_A = draw_tokens(logits_RV, slots, self._rows.temperature_N[rows], uniform_A, self._top_p)
+        truncation = ALL_TOKENS if self._full_precision else self._truncation
+        tokens_A, logprobs_A = draw_tokens(logits_RV, slots, self._rows.temperature_N[rows], uniform_A, truncation)
         self._rows.append(rows, tokens_A, logprobs_A, self._version)
         return tokens_A
 
     def _advance(self, tokens_A: Ints, begun: list[Any]) -> list[Finished]:
         """Responses that have drawn their last token end; the others take theirs into the next step."""
         rows = self._branches.active_A
-        stops_A = self._stops_V[tokens_A]
+        stops_A = self._stops.ended(tokens_A, lambda place: self._rows.tokens(int(rows[place])))
         ended_A = stops_A | (self._rows.length_N[rows] == self._max_new_tokens)
         if not ended_A.any():
             self._next = (*self._branches.extend(tokens_A), begun)
@@ -247,14 +248,3 @@ class TransformersEngine:
     def _set_full_precision(self, full_precision: bool) -> None:
         self._full_precision = full_precision
         self._layers.set_full_precision(full_precision)
-
-
-def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop_text: str = "") -> set[int]:
-    """Every token that ends a response: the tokenizer's, those of the generation config, and those with this text."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    listed = configured if isinstance(configured, Iterable) else [configured]
-    found = {int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None}
-    if stop_text:
-        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        found |= {token for token, text in enumerate(texts) if stop_text in text}
-    return found

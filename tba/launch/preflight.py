@@ -10,7 +10,7 @@ from tba.config.settings import Config
 from tba.extras import install_hint
 from tba.launch.gpus import count_gpus
 from tba.launch.prompt_checks import check_chat_template, check_room
-from tba.policy.names import EMBEDDED_MODEL, model_directory, read_model_config
+from tba.policy.names import EMBEDDED_MODEL, model_directory, read_chat_template, read_model_config
 from tba.policy.placement import check_device, named_devices
 from tba.rewards.dry_call import check_by_calling
 from tba.rewards.functions import check_column_names, check_columns, check_importable
@@ -28,6 +28,8 @@ def check(config: Config, *, to_train: bool = True) -> list[str]:
     check_earlier_steps(config.model_dump(mode="json"))
     model = config.model.path
     model_config = read_model_config(model_directory(model), "model", config.model.trust_remote_code)
+    if config.model.chat_template is not None:
+        read_chat_template(config.model.chat_template)
     if to_train:
         config.objective.check()
     if config.model.lora_rank and find_spec("peft") is None:

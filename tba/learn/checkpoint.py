@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import xxhash
 from tba.types import TbaError
 
 CHECKPOINTS = "checkpoints"
+BEST = "best"
+"""Beside them: the best model that was evaluated (`runs/best.py`), which is no checkpoint to resume from."""
 _STEP = re.compile(r"step-\d+")
 _MANIFEST = "state/manifest.json"
 _CHUNK = 1 << 24
@@ -66,8 +68,10 @@ def save_checkpoint(
     save: Callable[[Path], None],
     state: Mapping[str, Any],
     keep_last: int,
+    keep_interval: int | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint whole or not at all, then remove those beyond the newest `keep_last`.
+    """Write a checkpoint whole or not at all, then remove those beyond the newest `keep_last`, but for the first of
+    every `keep_interval` steps.
 
     `save` writes the Learner's part into a folder; `state` is what else a resume needs, as JSON.
     """
@@ -101,9 +105,22 @@ def save_checkpoint(
     # Those of later steps were made before the run went back to an earlier checkpoint: it is not theirs any more.
     found = list_checkpoints(run)
     num_past = sum(checkpoint.step <= step for checkpoint in found)
+    kept = _first_of_intervals(found[:num_past], keep_interval)
     for old in found[: max(0, num_past - keep_last)] + found[num_past:]:
-        shutil.rmtree(old.path, ignore_errors=True)
+        if old not in kept:
+            shutil.rmtree(old.path, ignore_errors=True)
     return Checkpoint(target)
+
+
+def _first_of_intervals(found: Sequence[Checkpoint], interval: int | None) -> list[Checkpoint]:
+    """For each multiple of the interval, the first checkpoint at or after it: they are written at syncs, which need not
+    fall on it. What is first in its interval stays first, so it is kept for good."""
+    if interval is None:
+        return []
+    first: dict[int, Checkpoint] = {}
+    for checkpoint in found:
+        first.setdefault(checkpoint.step // interval, checkpoint)
+    return [checkpoint for number, checkpoint in first.items() if number]
 
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
@@ -113,12 +130,13 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 
 def run_of_model(model: Path) -> Path | None:
-    """The run that a model is a checkpoint of, which is `RUN/checkpoints/step-N/model` and no other place below RUN."""
+    """The run that a model is of, which is `RUN/checkpoints/step-N/model`, or `RUN/best/step-N/model`, and no other
+    place below RUN."""
     path = model.resolve()
     if len(path.parents) < 3 or path.name != "model" or not _STEP.fullmatch(path.parent.name) or not path.is_dir():
         return None
     run = path.parents[2]
-    return run if path.parents[1].name == CHECKPOINTS and (run / "config.toml").is_file() else None
+    return run if path.parents[1].name in (CHECKPOINTS, BEST) and (run / "config.toml").is_file() else None
 
 
 def run_to_resume(path: Path) -> Path:

@@ -26,12 +26,12 @@ from tba.learn.optimization import Optimization
 from tba.objectives import Loss, Objective
 from tba.policy.batch import Answered, Batch, collate, micro_batches
 from tba.policy.devices import as_tensor
-from tba.policy.lora import adapter_tensors, has_adapters, restore_adapters, save_merged
+from tba.policy.lora import adapter_tensors, has_adapters, restore_adapters, save_adapter, save_merged
 from tba.policy.policy import Logprobs, Policy, Reference, copy_weights, export_weights, load_model
 from tba.runs.activity import Activity
 from tba.types import Group, TbaError, TokenLogprobs
 
-MODEL, TENSORS, STATE = "model", "state/tensors.safetensors", "state/learner.json"
+MODEL, ADAPTER, TENSORS, STATE = "model", "adapter", "state/tensors.safetensors", "state/learner.json"
 """What it saves, below the folder of a checkpoint."""
 _ADAPTER, _REFERENCE, _SKETCH = "adapter", "reference", "grad_sketch"
 
@@ -132,6 +132,8 @@ class LocalLearner:
 
     def save(self, folder: Path) -> None:
         save_merged(self.policy.model, folder / MODEL)
+        if has_adapters(self.policy.model):
+            save_adapter(self.policy.model, folder / ADAPTER)
         self._tokenizer.save_pretrained(folder / MODEL)
         (folder / TENSORS).parent.mkdir(exist_ok=True)
         save_file(self._tensors(), folder / TENSORS)

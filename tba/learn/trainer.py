@@ -260,6 +260,7 @@ class Trainer:
                 save=self.learner.save,
                 state=state,
                 keep_last=self.checkpoint_config.keep_last,
+                keep_interval=self.checkpoint_config.keep_interval,
             )
             self._saved = self.step
             return checkpoint

@@ -47,7 +47,8 @@ class Evidence:
     policy_J: Tensor
     """Log-probability of each token under the weights that are trained."""
     behaviour_J: Tensor
-    """The same in the distribution that the token was drawn from, which may be tempered, quantised or stale."""
+    """The same in the distribution that the token was drawn from, which may be tempered, truncated, quantised or
+    stale."""
     reference_J: Tensor
     """The same under the reference."""
     trajectory_J: Tensor

@@ -2,7 +2,9 @@
 
 An engine that computes in int8 or bfloat16 samples from a slightly other distribution than the Learner trains, so that
 ρ is not 0 even for fresh data: on average it is minus the divergence of the two, which can be larger than any threshold
-on drift. The running mean over trajectories of age 0 tells how much that is. It counts from the next step on.
+on drift. So does an engine that leaves unlikely tokens out (`engine.top_p`, `top_k`, `min_p`): what is left is likelier
+there than in the policy. The running mean over trajectories of age 0 tells how much that is. It counts from the next
+step on.
 
 Responses that were sampled at another temperature for exploration are not measured: they would make the mean that of
 two populations, and right for neither. Their own ratio has the temperature in it, so that the policy finds them less

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from transformers import PreTrainedModel
 
 from tba.extras import install_hint
 from tba.types import TbaError, first_line
+
+_ADAPTER = "default"
+"""peft's name of the only adapter."""
 
 
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
@@ -76,6 +80,43 @@ def save_merged(model: PreTrainedModel, path: Path) -> None:
     if has_adapters(model):
         model = merged(model)
     model.save_pretrained(path)
+
+
+def save_evaluated(model: PreTrainedModel, path: Path) -> None:
+    """Write a plain Hugging Face directory of a model that an engine generates with: its layers may be packed ones, and
+    are not copied. Adapters are merged layer by layer, without a second copy of the model."""
+    model.save_pretrained(path, state_dict=_merged_tensors(model))
+
+
+@torch.no_grad()
+def _merged_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    tensors = dict(model.state_dict())
+    if not has_adapters(model):
+        return tensors
+    from peft.tuners.lora import LoraLayer
+
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            weight = tensors[f"{name}.base_layer.weight"]
+            delta = layer.get_delta_weight(_ADAPTER)
+            tensors[f"{name}.base_layer.weight"] = weight + delta.to(weight.dtype)
+    return {name.replace(".base_layer.", "."): tensor for name, tensor in tensors.items() if ".lora_" not in name}
+
+
+def save_adapter(model: PreTrainedModel, path: Path) -> None:
+    """Write the adapters as a folder that `peft.PeftModel.from_pretrained` loads on top of the base model."""
+    from safetensors.torch import save_file
+
+    config = replace(
+        model.peft_config[_ADAPTER],
+        base_model_name_or_path=model.name_or_path,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+    config.save_pretrained(path)
+    named = {name.replace(f".{_ADAPTER}.", "."): tensor for name, tensor in adapter_tensors(model).items()}
+    tensors = {f"base_model.model.{name}": tensor.cpu().contiguous() for name, tensor in named.items()}
+    save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:

@@ -55,6 +55,17 @@ def read_model_config(path: str, what: str, trust_remote_code: bool = False) -> 
         raise TbaError(f"{what} {path!r} is neither a folder here nor on the hub: {first_line(error)}") from None
 
 
+def read_chat_template(path: str) -> str:
+    """The text of a file that `model.chat_template` names. TbaError if it cannot be one."""
+    try:
+        text = Path(path).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TbaError(f"model.chat_template {path!r} cannot be read: {first_line(error)}") from None
+    if not text.strip():
+        raise TbaError(f"model.chat_template {path!r} is empty: write a Jinja template into it, or leave it out")
+    return text
+
+
 def _read_object(file: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(file.read_text("utf-8"))

@@ -22,7 +22,7 @@ from tba.policy.batch import Answered, PackedTokens, distinct, pack, split_by_to
 from tba.policy.devices import CPU, as_tensor
 from tba.policy.loading import load_weights, told_in_one_line
 from tba.policy.logits import target_logprobs
-from tba.policy.names import model_directory
+from tba.policy.names import model_directory, read_chat_template
 from tba.policy.precision import at_least_float32
 from tba.policy.recompute import recomputing
 from tba.types import TbaError, TokenLogprobs
@@ -61,11 +61,16 @@ def load_model(
     return model
 
 
-def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: str, *, trust_remote_code: bool = False, chat_template: str | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; with the chat template in this file, if one is named."""
     with told_in_one_line(f"no tokenizer for model {path!r}"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             model_directory(path), trust_remote_code=trust_remote_code
         )
+    if chat_template is not None:
+        tokenizer.chat_template = read_chat_template(chat_template)
     return tokenizer
 
 

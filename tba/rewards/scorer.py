@@ -64,10 +64,13 @@ class Scorer:
         start_seconds: float = 120.0,
         waiting: Waiting = nullcontext,
         num_steps: int = 0,
+        cut_off_score: float | None = None,
     ) -> None:
         """`weights` may be empty for 1 each; time limits are for one request, and for a process to be ready.
 
         Scores are waited for within a block that `waiting` makes. `num_steps`: of the run, as functions are told.
+        `cut_off_score` replaces the reward of a completion that was cut off by the length limit; None: it is scored
+        like any other.
         """
         self.functions = tuple(functions)
         self.weights = tuple(weights) or (1.0,) * len(self.functions)
@@ -76,6 +79,7 @@ class Scorer:
         self.num_processes = num_processes
         self.waiting = waiting
         self.num_steps = num_steps
+        self.cut_off_score = cut_off_score
         if not self.functions:
             raise TbaError("reward.functions is empty: name at least one as module:function")
         if len(self.weights) != len(self.functions) or not all(map(math.isfinite, self.weights)):
@@ -185,7 +189,8 @@ class _Worker:
         while (job := jobs.get()) is not None:
             request, future = job
             try:
-                future.set_result(self._score(request))
+                scores, instead = self._score(request), self._scorer.cut_off_score
+                future.set_result(scores if instead is None else scores.with_cut_off_score(request.finished, instead))
             except Exception as error:  # whatever it is, the ticket raises it; unanswered, it would wait forever
                 future.set_exception(error)
 

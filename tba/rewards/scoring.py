@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tba.config.user_code import describe
@@ -71,6 +71,19 @@ class Scores:
     """What functions noted with `log_extra`: by column, one plain value for each completion."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What functions reported with `log_metric`, and the means of extras that are numbers, as `function/name`."""
+    num_left_out: int = 0
+    """How many of those without a reward lack it because they were cut off by the length limit, and no failure."""
+
+    def with_cut_off_score(self, finished: Sequence[bool], score: float) -> Scores:
+        """Completions that were cut off get this reward in place of their own; those whose reward failed do not."""
+        pairs = zip(self.rewards, finished, strict=True)
+        return replace(self, rewards=tuple(r if ended or r is None else score for r, ended in pairs))
+
+    def without_cut_off(self, finished: Sequence[bool]) -> Scores:
+        """Completions that were cut off have no reward, so that they are left out of their group."""
+        pairs = zip(self.rewards, finished, strict=True)
+        rewards = tuple(r if ended else None for r, ended in pairs)
+        return replace(self, rewards=rewards, num_left_out=sum(not ended for ended in finished))
 
 
 @dataclass(frozen=True, slots=True)

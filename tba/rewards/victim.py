@@ -27,6 +27,7 @@ class Victim:
     ) -> None:
         # Imported here: models are loaded in the reward process, and settings are checked without torch.
         from tba.engines.transformers import TransformersEngine
+        from tba.engines.truncation import Truncation
         from tba.policy.devices import device_of, moved
         from tba.policy.policy import load_model, load_tokenizer
 
@@ -41,7 +42,7 @@ class Victim:
             temperature=temperature,
             max_new_tokens=max_new_tokens,
             seed=seed,
-            top_p=top_p,
+            truncation=Truncation(top_p=top_p),
         )
         self._num_replies, self._batch_size = num_replies, batch_size
 

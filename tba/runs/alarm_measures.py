@@ -33,7 +33,7 @@ class Known:
     precisions: tuple[str, ...] = ("float32",)
     """Of engine and Learner."""
     explores_hotter: bool = False
-    """Searchers sample some responses at another temperature than the policy's."""
+    """Searchers sample some responses at another temperature than the policy's, or leave unlikely tokens out."""
     is_graded: bool = True
     """A response is right or wrong. False: the reward is a number whose scale is its author's."""
 

@@ -21,6 +21,7 @@ from tba.config.settings import Config
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
 from tba.runs.alarms import ALARM
+from tba.runs.best import best_model, read_best
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.notebook import NotebookPanel, live_panel
 from tba.runs.progress import RunProgress, evaluation_text
@@ -258,6 +259,11 @@ def end_table(summary: dict[str, Any], run: Path, headline: Headline) -> Table:
     checkpoints = list_checkpoints(run)
     if checkpoints:
         table.add_row("trained model", Text(str(checkpoints[-1].model)))
+        best = read_best(run)
+        if best is not None:
+            model = "the starting model" if best.is_starting_model else str(best_model(run))
+            text = f"{model} ({best.metric.replace('_', ' ')} {best.value:.3f}, step {best.step})"
+            table.add_row("best model", Text(text))
         table.add_row("evaluate it", Text(f"tba eval {checkpoints[-1].model} {headline.eval_flags}".rstrip()))
     table.add_row("look at curves", Text(f"tensorboard --logdir {run}"))
     return table

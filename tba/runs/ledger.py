@@ -3,6 +3,7 @@
     trained, buffered, evicted, too_stale   it was merged; `buffer/ledger.py` says what became of it then
     skipped                                 a group with equal rewards that `searcher.skip_equal_rewards` left out
     failed                                  it has no usable reward
+    left_out                                the length limit cut it off, and `reward.cut_off = "drop"`
     dropped                                 it has one, but no other response of its group does
     lost                                    its Searcher died before it was merged
     in_flight                               the run ended before it was merged
@@ -12,7 +13,8 @@ what it merged from whom. `generated` counts the responses that Searchers had be
 that were merged although they had begun later. What a Searcher begins after its last report and never hands up is known
 to nobody, and is not counted: with a Searcher that is killed, that is at most what it did within about a second.
 
-A response that the length limit cut off is treated like any other, so "cut" is no fate. It is counted beside them.
+Responses that the length limit cut off are counted beside the fates, as "cut": unless they are left out, they are
+treated like any others.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MERGED = ("trained", "buffered", "evicted", "too_stale")
-ENDED_AT_SEARCHER = ("skipped", "failed", "dropped")
+ENDED_AT_SEARCHER = ("skipped", "failed", "left_out", "dropped")
 FATES = (*MERGED, *ENDED_AT_SEARCHER, "lost", "in_flight")
 """What can become of a response."""
 REPORTED = "responses/"

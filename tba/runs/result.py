@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tba.learn.checkpoint import list_checkpoints
+from tba.runs.best import best_model
 from tba.runs.summary import SUMMARY
 
 
@@ -29,6 +30,12 @@ class Result:
         """The newest checkpoint's model: a Hugging Face directory."""
         found = list_checkpoints(self.run)
         return found[-1].model if found else None
+
+    @property
+    def best_model(self) -> Path | None:
+        """The model with the best evaluation, a Hugging Face directory. None if no version that was evaluated is better
+        than the model that training started from."""
+        return best_model(self.run)
 
     def __repr__(self) -> str:
         told = "".join(f", {name} {value}" for name, value in self._rows().items() if "→" in value)

@@ -37,6 +37,7 @@ _LAST_SECTION, _LAST_SETTING = "metrics", "trackio"
 """What every version has written last: a file without it was cut short."""
 _FIXED = (
     *("model.path", "model.lora_rank", "model.lora_alpha", "model.lora_targets"),
+    *("model.chat_template", "model.chat_template_kwargs"),
     *("objective.kind", "task", "run.name", "run.root", "run.seed", "run.launcher", "engine.temperature"),
 )
 """What the data of a run so far rests on."""
@@ -132,6 +133,7 @@ def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
     base = trained.model_dump(mode="json", exclude_none=True)
     base["evaluation"].setdefault("reference_model", trained.model.path)
     base["model"]["path"] = model
+    base["model"].pop("chat_template", None)  # it was saved with the checkpoint
     del base["objective"]  # nothing is trained, and it may name code
     if not is_ours and _names(overrides, "task", "kind") and not _names(overrides, "reward", "functions"):
         del base["reward"]

@@ -60,9 +60,11 @@ class HandUp:
         skip_equal_rewards: bool = False,
         tells_of_unused: bool = False,
         constant_scores: ConstantScores | None = None,
+        drop_cut_off: bool = False,
     ) -> None:
         """`tells_of_unused`: where prompts are chosen, they are chosen by groups that taught nothing, too.
-        `constant_scores`: if it is to tell of rewards that never differ."""
+        `constant_scores`: if it is to tell of rewards that never differ. With `drop_cut_off`, responses that the length
+        limit cut off are left out of their group."""
         self.name = name
         self.scorer = scorer
         self.reference = reference
@@ -73,6 +75,7 @@ class HandUp:
         self.skip_equal_rewards = skip_equal_rewards
         self.tells_of_unused = tells_of_unused
         self.constant_scores = constant_scores
+        self.drop_cut_off = drop_cut_off
         self.serial = 0
         """Of the last group that was handed up."""
         self._pending: dict[int, Pending] = {}
@@ -141,7 +144,7 @@ class HandUp:
 
     def _hand_up(self, ids: Sequence[int]) -> None:
         """Groups whose scores are there go up, in this order."""
-        groups = [(group := self._pending.pop(id), group.ticket.result()) for id in ids]
+        groups = [(group := self._pending.pop(id), self._scores_of(group)) for id in ids]
         handed = [not self._skips(scores) for _, scores in groups]
         views = iter(self._reference_view([group for (group, _), wanted in zip(groups, handed, strict=True) if wanted]))
         for (group, scores), wanted in zip(groups, handed, strict=True):
@@ -155,6 +158,10 @@ class HandUp:
                 self.reports.tally.count_skipped_group()
                 self.reports.responses.settle(scores, "skipped")
                 self._tell_of_unused(group)
+
+    def _scores_of(self, group: Pending) -> Scores:
+        scores = group.ticket.result()
+        return scores.without_cut_off([r.finished for r in group.responses]) if self.drop_cut_off else scores
 
     def _skips(self, scores: Scores) -> bool:
         """Groups with equal rewards are skipped, but never `prompts_per_batch` in a row: a run always moves on."""
@@ -215,6 +222,11 @@ class HandUp:
 
     def _give_up_if_fruitless(self, scores: Scores) -> None:
         self._fruitless += 1
+        if self._fruitless >= GIVE_UP_AFTER and scores.num_left_out and not scores.failures:
+            raise TbaError(
+                f"the length limit cut off all responses to {GIVE_UP_AFTER} prompts in a row, or all but one, and "
+                "reward.cut_off = 'drop' leaves them out: raise engine.max_new_tokens, or give them a number"
+            )
         if self._fruitless >= GIVE_UP_AFTER:
             why = f": {scores.failures[0].function}: {scores.failures[0].message}" if scores.failures else ""
             raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; fix the reward function{why}")

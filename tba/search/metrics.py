@@ -50,7 +50,7 @@ class SearchTally:
         sums["tokens"] += sum(len(r) for r in responses)
         sums["finished"] += sum(r.finished for r in responses)
         sums["scored"] += len(rewards)
-        sums["failed"] += len(responses) - len(rewards)
+        sums["failed"] += len(responses) - len(rewards) - scores.num_left_out
         sums["reward"] += sum(rewards)
         self._rewards += rewards
         sums["right"] += sum(reward > self._success_reward for reward in rewards)

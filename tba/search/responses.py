@@ -13,8 +13,8 @@ Fate = Literal["handed_up", "skipped", "dropped"]
 
 
 class ResponseCounts:
-    """Responses finish, then get their scores, and with these their fate. A response without a usable reward has
-    failed, whatever became of the others of its group."""
+    """Responses finish, then get their scores, and with these their fate. A response that was cut off may be left out;
+    any other without a usable reward has failed, whatever became of the others of its group."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -27,7 +27,8 @@ class ResponseCounts:
     def settle(self, scores: Scores, fate: Fate) -> None:
         """A group has its scores, and this became of its responses with a reward."""
         num_scored = sum(reward is not None for reward in scores.rewards)
-        self._counts["failed"] += len(scores.rewards) - num_scored
+        self._counts["failed"] += len(scores.rewards) - num_scored - scores.num_left_out
+        self._counts["left_out"] += scores.num_left_out
         self._counts[fate] += num_scored
 
     def abort(self, num_unfinished: int) -> None:
@@ -43,7 +44,7 @@ class ResponseCounts:
             "responses/cut": counts["cut"],
             "responses/unfinished": unfinished,
             "responses/pending": num_pending,
-            **{f"responses/{name}": counts[name] for name in ("failed", "skipped", "dropped", "handed_up")},
+            **{f"responses/{name}": counts[name] for name in ("failed", "left_out", "skipped", "dropped", "handed_up")},
         }
 
     def state(self) -> dict[str, int]:

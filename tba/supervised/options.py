@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError, field_validator
 
 from tba.config.faults import in_one_line
-from tba.config.section import Section
+from tba.config.section import Section, Table
 from tba.config.text import parse_overrides
 from tba.policy.names import named_model
 from tba.tasks import TaskConfig
@@ -53,6 +53,10 @@ class SftOptions(Options):
     task: TaskConfig
     """The task whose demonstrations are learnt, with its settings. `--data FILE` alone means rows of `prompt` and
     `completion`."""
+    chat_template: str | None = None
+    """A file with a chat template (Jinja) to use in place of the model's own. It is saved with the trained model."""
+    chat_template_kwargs: Table = Field({})
+    """What the chat template is told besides the messages, such as `--chat-template-kwargs.enable-thinking false`."""
 
 
 class RewardModelOptions(Options):
@@ -128,6 +132,6 @@ def options_text(kind: type[Options]) -> str:
     for name, field in kind.model_fields.items():
         if name == "model":
             continue
-        default = "" if field.is_required() or field.default is None else f"  [{field.default}]"
+        default = "" if field.is_required() or field.default in (None, {}) else f"  [{field.default}]"
         lines += [f"  --{name.replace('_', '-')}{default}", f"      {' '.join((field.description or '').split())}"]
     return "\n".join(lines) + "\n"

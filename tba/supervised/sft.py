@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tba.launch.preflight import check_model
+from tba.policy.names import read_chat_template
 from tba.supervised.options import SftOptions
 from tba.supervised.shared import (
     Watch,
@@ -29,6 +30,8 @@ from tba.types import TbaError
 def run(options: SftOptions) -> dict[str, Any]:
     options.check_output()
     check_model(options.model)
+    if options.chat_template is not None:
+        read_chat_template(options.chat_template)
     _check_demonstrations(options.task.load(not_encoded).train)
     need_trl()
     use_cores(options.num_threads)
@@ -38,10 +41,10 @@ def run(options: SftOptions) -> dict[str, Any]:
     from tba.policy.policy import load_model, load_tokenizer
     from tba.tasks.encoding import encoder
 
-    tokenizer = load_tokenizer(options.model)
+    tokenizer = load_tokenizer(options.model, chat_template=options.chat_template)
     if tokenizer.eos_token_id is None:
         raise TbaError(f"the tokenizer of {options.model!r} has no end-of-sequence token: a response could not end")
-    task = options.task.load(encoder(tokenizer))
+    task = options.task.load(encoder(tokenizer, options.chat_template_kwargs))
     examples = [_example(p, tokenizer) for p in task.train if p.demonstration]
     train = fitting(examples, options.max_length, "input_ids")[: options.num_examples]
     if not train:

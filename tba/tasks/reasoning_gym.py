@@ -7,14 +7,14 @@ that no two question sets share; since small generators repeat themselves, quest
 from __future__ import annotations
 
 import difflib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from tba.config.section import Table
 from tba.config.user_code import describe
 from tba.extras import install_hint
 from tba.rewards.functions import RewardFactory
@@ -27,20 +27,6 @@ SEEDS_PER_SET = 10_000_000
 Entry = dict[str, Any]
 
 
-def _table(value: Any) -> Any:
-    """A table may be written as JSON on the command line, and so may each of its values (`--task.settings.size 3`)."""
-    if isinstance(value, str):
-        return _json(value)
-    return {key: _json(part) for key, part in value.items()} if isinstance(value, Mapping) else value
-
-
-def _json(value: Any) -> Any:
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError:
-        return value
-
-
 class Settings(TaskSettings):
     """Any generator of the reasoning-gym package, graded by its own scorer; needs the `reasoning-gym` extra."""
 
@@ -48,7 +34,7 @@ class Settings(TaskSettings):
     """The kind of task."""
     name: str
     """The name of the generator, such as `chain_sum`."""
-    settings: Annotated[dict[str, Any], BeforeValidator(_table)] = Field({})
+    settings: Table = Field({})
     """The generator's own settings, as a TOML table or as `--task.settings.max-terms 4`. A text that is valid JSON is
     read as JSON."""
     instruction: str = "Give the final answer between <answer> and </answer>."

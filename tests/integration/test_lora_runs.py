@@ -13,6 +13,7 @@ from small_runs import INLINE, records, same_weights, small_config, train_record
 
 from tba.api import resume, start
 from tba.policy.policy import load_model
+from tba.runs.best import read_best
 
 pytest.importorskip("peft")
 
@@ -62,3 +63,22 @@ def test_a_resumed_run_with_adapters_repeats_the_uninterrupted_one_bit_for_bit(w
     assert same_weights(weights(run, 8), weights(whole, 8))
     assert train_records(run) == train_records(whole)
     assert records(run, "eval")[-1]["accuracy"] == records(whole, "eval")[-1]["accuracy"]
+
+
+def test_a_checkpoint_and_the_best_model_have_the_adapter_beside_the_merged_model(whole: Path) -> None:
+    from peft import PeftModel
+
+    best = read_best(whole)
+    assert best is not None
+    values = {record["step"]: record["accuracy"] for record in records(whole, "eval")}
+    assert best.value == max(values.values()) == values[best.step]
+    saved = [whole / "checkpoints/step-000008"]
+    saved += [] if best.is_starting_model else [whole / f"best/step-{best.step:06d}"]
+    ids = torch.arange(3, 9)[None]
+    for folder in saved:
+        merged = load_model(str(folder / "model"), attention="padded")
+        adapted = PeftModel.from_pretrained(load_model("arithmetic", attention="padded"), folder / "adapter")
+        with torch.no_grad():
+            torch.testing.assert_close(adapted(ids).logits, merged(ids).logits, rtol=0, atol=1e-4)
+    if not best.is_starting_model:
+        assert same_weights(load_file(saved[1] / "model/model.safetensors"), weights(whole, best.step))

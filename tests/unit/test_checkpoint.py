@@ -123,6 +123,25 @@ def test_the_newest_are_kept(tmp_path: Path, keep_last: int) -> None:
     assert steps(tmp_path) == [1, 2, 10, 100][-keep_last:]
 
 
+@pytest.mark.parametrize(
+    ("interval", "kept"),
+    [
+        (None, [14, 16]),
+        (4, [4, 8, 12, 14, 16]),
+        (5, [6, 10, 14, 16]),
+        (100, [14, 16]),
+        (1, [2, 4, 6, 8, 10, 12, 14, 16]),
+    ],
+)
+def test_the_first_of_every_interval_is_kept_for_good(tmp_path: Path, interval: int | None, kept: list[int]) -> None:
+    """Checkpoints are written at syncs: the first at or after each multiple is the one that stays (14 is the newest but
+    one, and 16 the first after 15)."""
+    (tmp_path / "config.toml").touch()
+    for step in range(2, 17, 2):
+        save_checkpoint(tmp_path, step, save=lambda f: None, state={}, keep_last=2, keep_interval=interval)
+    assert steps(tmp_path) == kept
+
+
 @pytest.mark.parametrize("keep_last", [1, 2, 5])
 def test_a_run_that_went_back_leaves_what_was_ahead(tmp_path: Path, keep_last: int) -> None:
     """Resumed from step 100, a run saves step 150: step 200 is of a past it has left, and must not be resumed."""

@@ -18,7 +18,8 @@ from tba.engines import bands, decoders, prompt_keys
 from tba.engines.base import Request, generate
 from tba.engines.branches import Ints
 from tba.engines.packed_linear import Precision
-from tba.engines.transformers import TransformersEngine, stop_tokens
+from tba.engines.stops import stop_tokens
+from tba.engines.transformers import TransformersEngine
 from tba.policy.batch import pack
 from tba.policy.policy import export_weights
 from tba.testing import character_tokenizer

@@ -10,7 +10,8 @@ from tiny_models import token_logprobs
 
 from tba.config.search import SearcherConfig
 from tba.engines.base import generate
-from tba.engines.transformers import TransformersEngine, stop_tokens
+from tba.engines.stops import stop_tokens
+from tba.engines.transformers import TransformersEngine
 from tba.policy.batch import pack
 from tba.policy.policy import load_model, load_tokenizer
 from tba.search.prompts import Exploration
@@ -55,11 +56,9 @@ def test_a_temperature_range_that_is_upside_down_is_refused() -> None:
         SearcherConfig(temperature_low=2.0, temperature_high=1.0)
 
 
-def engine_of(folder: str, stop_text: str = "") -> TransformersEngine:
+def engine_of(folder: str, *stop: str) -> TransformersEngine:
     model = to_float64(load_model(folder))
-    return TransformersEngine(
-        model, load_tokenizer(folder), temperature=1.0, max_new_tokens=12, seed=0, stop_text=stop_text
-    )
+    return TransformersEngine(model, load_tokenizer(folder), temperature=1.0, max_new_tokens=12, seed=0, stop=stop)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.6, 1.7])
@@ -82,7 +81,7 @@ def test_a_response_may_end_with_a_text(tmp_path: Path) -> None:
     folder = str(save_tiny_model(tmp_path))
     tokenizer = load_tokenizer(folder)
     vowel = tokenizer.convert_tokens_to_ids("e")
-    stop = stop_tokens(load_model(folder), tokenizer, "e")
+    stop = stop_tokens(load_model(folder), tokenizer, ["e"])
     assert {vowel, tokenizer.eos_token_id} <= stop
     assert tokenizer.convert_tokens_to_ids("x") not in stop
     answers = generate(engine_of(folder, "e"), [Prompt("p", "", (5, 6))], 64)[0]

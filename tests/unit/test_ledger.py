@@ -30,10 +30,11 @@ def assert_adds_up(values: dict[str, Any]) -> None:
 
 
 def test_a_searcher_that_ended_in_order() -> None:
-    told = report("searcher-0", generated=100, cut=7, failed=3, skipped=8, dropped=1, handed_up=80)
+    told = report("searcher-0", generated=100, cut=7, failed=2, left_out=1, skipped=8, dropped=1, handed_up=80)
     values = ledger_values([told, trainer({"searcher-0": 80}, evicted=10, too_stale=5, buffered=20)])
     assert_adds_up(values)
-    wanted = {"generated": 100, "trained": 45, "buffered": 20, "evicted": 10, "too_stale": 5, "failed": 3}
+    wanted = {"generated": 100, "trained": 45, "buffered": 20, "evicted": 10, "too_stale": 5, "failed": 2}
+    wanted |= {"left_out": 1}
     wanted |= {"skipped": 8, "dropped": 1, "lost": 0, "in_flight": 8, "cut": 7, "num_draws": 7, "most_draws": 3}
     assert values == {f"responses_{name}": count for name, count in wanted.items()}
 

@@ -15,7 +15,7 @@ from float64 import in_float64, to_float64
 from tiny_models import FLOAT32
 
 from tba.config.settings import Config, load_config
-from tba.engines import sampling
+from tba.engines import truncation
 from tba.engines.base import Request
 from tba.evaluations.base import Evaluation
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
@@ -128,7 +128,7 @@ def test_replies_are_drawn_from_the_tempered_nucleus(
     likely: int, models: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First tokens of many replies, against the distribution written out."""
-    monkeypatch.setattr(sampling, "LIKELY", likely)
+    monkeypatch.setattr(truncation, "LIKELY", likely)
     asked = victim(models[0], temperature=0.5, top_p=0.8, max_new_tokens=1, num_replies=3000, batch_size=3000)
     firsts = asked(["tell me"])[0]
     tokenizer, model = load_tokenizer(models[0]), load_model(models[0], attention="padded")

@@ -444,3 +444,9 @@ def test_numbers_a_function_reports_are_kept_under_its_name():
         return [0.0] * len(completions)
 
     assert score_now({"wordy": wordy}, request()).metrics == {"wordy/words": 2.0}
+
+
+def test_a_number_stands_in_for_what_was_cut_off():
+    cut = ScoreRequest("p", "question", ("a", "bb"), ((1,), (1,)), (True, False), {"act": "return"}, False)
+    with Scorer([spec("act")], [1.0], timeout_seconds=LIMIT, cut_off_score=-3.0) as scorer:
+        assert [scores.rewards for scores in scorer.score([cut])] == [(1.0, -3.0)]

@@ -398,7 +398,7 @@ class Told:
 
 
 def fates(values: Any) -> int:
-    names = ("unfinished", "pending", "failed", "skipped", "dropped", "handed_up")
+    names = ("unfinished", "pending", "failed", "left_out", "skipped", "dropped", "handed_up")
     return sum(values[f"responses/{name}"] for name in names)
 
 
