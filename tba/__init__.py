@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from tba.api import Result, resume, train
     from tba.config.settings import Config
     from tba.objectives import Evidence, Loss, Objective
+    from tba.runs.callbacks import StopRun
     from tba.types import TbaError
 
-__all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "TbaError", "resume", "train"]
+__all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "StopRun", "TbaError", "resume", "train"]
 __version__ = "0.1.0"
 
 _WHERE = {
@@ -19,6 +20,7 @@ _WHERE = {
     "Loss": "objectives",
     "Objective": "objectives",
     "Result": "api",
+    "StopRun": "runs.callbacks",
     "TbaError": "types",
     "resume": "api",
     "train": "api",

@@ -15,8 +15,11 @@ from tba.launch import launch
 from tba.launch.preflight import check
 from tba.learn.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, run_to_resume
 from tba.runs.best import best_model
+from tba.runs.callbacks import STOPPED_EARLY, Callbacks, check_callbacks
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
+from tba.runs.metrics import read_metrics
+from tba.runs.patience import Patience
 from tba.runs.run_config import read_run_config, resumed_config, write_run_config
 from tba.runs.summary import SUMMARY
 from tba.tasks import OWN_DATA
@@ -33,6 +36,12 @@ class Result:
     def __init__(self, run: Path, finished: bool) -> None:
         self.run = run
         self.finished = finished
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether it ended before its last step because a callback asked for it, or by `evaluation.patience`."""
+        ends = [r.get("event") for r in read_metrics(self.run) if r.get("event") in (STOPPED_EARLY, "resumed")]
+        return not self.finished and ends[-1:] == [STOPPED_EARLY]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -61,6 +70,7 @@ def train(
     reward: Reward | Sequence[Reward] | Mapping[str, Any] | None = None,
     reward_weights: Sequence[float] = (),
     overwrite: bool = False,
+    callbacks: Sequence[Any] = (),
     **sections: Mapping[str, Any],
 ) -> Result:
     """Train a model. Give a `Config`, or a model, a dataset and a reward function; sections as keywords refine it.
@@ -68,22 +78,26 @@ def train(
     `dataset` is a path, a hub id, or rows (a list of dicts or a Hugging Face `Dataset`); `reward` an importable
     function with TRL's signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). Call it
     under `if __name__ == "__main__":`, because the processes of the run import your module.
+
+    `callbacks` are functions of (step, metrics), or objects with `on_step` or `on_evaluation`, which are called in this
+    process for each step and each evaluation. One that returns "stop", or raises `tba.StopRun`, ends the run in order.
     """
     if config is None:
         config = parse_config(*_settings(model, dataset, reward, reward_weights, sections))
     elif model is not None or reward is not None or dataset is not None or sections:
         raise TbaError("give either a Config or the separate arguments: a Config already says it all")
-    return start(config, overwrite=overwrite)
+    return start(config, overwrite=overwrite, callbacks=callbacks)
 
 
-def start(config: Config, *, overwrite: bool = False) -> Result:
+def start(config: Config, *, overwrite: bool = False, callbacks: Sequence[Any] = ()) -> Result:
+    check_callbacks(callbacks)
     check(config)
     with new_run(config, overwrite=overwrite) as run:
-        return _launch(config, run, None)
+        return _launch(config, run, None, callbacks)
 
 
-def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Result:
-    """Continue a run from its newest checkpoint, or from the checkpoint named.
+def resume(path: str | Path, overrides: Mapping[str, Any] | None = None, *, callbacks: Sequence[Any] = ()) -> Result:
+    """Continue a run from its newest checkpoint, or from the checkpoint named. `callbacks` are those of `train`.
 
     Overrides are written into the run once nothing speaks against going on; a resume that is refused changes nothing.
     """
@@ -94,17 +108,32 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Resu
             raise TbaError(
                 f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
             )
+        _check_patience(config, run, checkpoint)
         check(config)
         if config != read_run_config(run):
             write_run_config(run, config)
-        return _launch(config, run, checkpoint)
+        return _launch(config, run, checkpoint, callbacks)
 
 
-def _launch(config: Config, run: Path, checkpoint: Checkpoint | None) -> Result:
+def _check_patience(config: Config, run: Path, checkpoint: Checkpoint) -> None:
+    """A run that had lost its patience would end at its next evaluation."""
+    if not config.evaluation.patience:
+        return
+    patience = Patience(config.evaluation.patience, config.task.headline.metric_of)
+    patience.take_all(r for r in read_metrics(run) if r["step"] <= checkpoint.step)
+    if patience.has_ended:
+        raise TbaError(f"{run} has ended: {patience.message}, or with 0 for no limit")
+
+
+def _launch(config: Config, run: Path, checkpoint: Checkpoint | None, callbacks: Sequence[Any] = ()) -> Result:
     """The caller holds the run's lock."""
+    watching = Callbacks(run, callbacks)
     with prepared_anew(run), Display(config, run) as display:
-        finished = launch(config, run, checkpoint, display.tell)
+        finished = launch(config, run, checkpoint, display.tell, watching.poll)
+        watching.poll()  # the last evaluation
         display.conclude(finished)
+    if watching.error is not None:
+        raise watching.error
     return Result(run, finished)
 
 

@@ -45,6 +45,7 @@ from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms, Known
 from tba.runs.best import KeptBest
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
+from tba.runs.patience import Patience
 from tba.search.prompts import ChosenPrompts, Exploration, PromptStream
 from tba.search.searcher import Searcher
 from tba.seeds import Purpose, integer
@@ -91,6 +92,9 @@ def build_trainer(
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
         success_reward=config.evaluation.success_reward,
+        patience=Patience(config.evaluation.patience, config.task.headline.metric_of)
+        if config.evaluation.patience
+        else None,
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.

@@ -163,7 +163,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sweep": ("config", "launch.preflight", "learn.checkpoint", "runs", "seeds", "types"),
     "api": ("launch", "config.settings", "learn.checkpoint", "runs", "tasks", "types"),
     "cli": ("", "api", "config", "fetch", "launch", "runs", "supervised", "sweep", "types"),
-    "": ("api", "config.settings", "objectives", "types"),
+    "": ("api", "config.settings", "objectives", "runs.callbacks", "types"),
 }
 """By room or module, the more exact name first: what it may import beside its own room, also within functions."""
 LATE = {
