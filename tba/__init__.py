@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from tba.api import resume, train
     from tba.config.settings import Config
     from tba.objectives import Evidence, Loss, Objective
+    from tba.runs.callbacks import StopRun
     from tba.runs.result import Result
     from tba.types import TbaError
 
-__all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "TbaError", "resume", "train"]
+__all__ = ["Config", "Evidence", "Loss", "Objective", "Result", "StopRun", "TbaError", "resume", "train"]
 __version__ = "0.1.0"
 
 _WHERE = {
@@ -20,6 +21,7 @@ _WHERE = {
     "Loss": "objectives",
     "Objective": "objectives",
     "Result": "runs.result",
+    "StopRun": "runs.callbacks",
     "TbaError": "types",
     "resume": "api",
     "train": "api",

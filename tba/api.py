@@ -16,8 +16,11 @@ from tba.launch.preflight import check
 from tba.launch.processes import importable_main
 from tba.learn.checkpoint import Checkpoint, find_checkpoint, run_to_resume
 from tba.rewards.given import give, keep_sources
+from tba.runs.callbacks import Callbacks, check_callbacks
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
+from tba.runs.metrics import read_metrics
+from tba.runs.patience import Patience
 from tba.runs.result import Result
 from tba.runs.run_config import read_run_config, resumed_config, write_run_config
 from tba.tasks import OWN_DATA
@@ -36,6 +39,7 @@ def train(
     reward: Reward | Sequence[Reward] | Mapping[str, Any] | None = None,
     reward_weights: Sequence[float] = (),
     overwrite: bool = False,
+    callbacks: Sequence[Any] = (),
     **sections: Mapping[str, Any],
 ) -> Result:
     """Train a model. Give a `Config`, or a model, a dataset and a reward function; sections as keywords refine it.
@@ -44,19 +48,23 @@ def train(
     signature, its `module:function`, or the section's settings (`{"model": PATH_OR_ID}`). A function of a notebook, or
     a lambda, is sent to the reward process with what it uses. In a script call this under
     `if __name__ == "__main__":`, because the processes of the run import your module.
+
+    `callbacks` are functions of (step, metrics), or objects with `on_step` or `on_evaluation`, which are called in this
+    process for each step and each evaluation. One that returns "stop", or raises `tba.StopRun`, ends the run in order.
     """
     if config is None:
         config = parse_config(*_settings(model, dataset, reward, reward_weights, sections))
     elif model is not None or reward is not None or dataset is not None or sections:
         raise TbaError("give either a Config or the separate arguments: a Config already says it all")
-    return start(config, overwrite=overwrite)
+    return start(config, overwrite=overwrite, callbacks=callbacks)
 
 
-def start(config: Config, *, overwrite: bool = False) -> Result:
+def start(config: Config, *, overwrite: bool = False, callbacks: Sequence[Any] = ()) -> Result:
+    check_callbacks(callbacks)
     with importable_main():
         notes = check(config)
         with new_run(config, overwrite=overwrite) as run:
-            return _launch(config, run, None, notes)
+            return _launch(config, run, None, notes, callbacks)
 
 
 def resume(
@@ -64,8 +72,9 @@ def resume(
     overrides: Mapping[str, Any] | None = None,
     *,
     reward: Reward | Sequence[Reward] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
-    """Continue a run from its newest checkpoint, or from the checkpoint named.
+    """Continue a run from its newest checkpoint, or from the checkpoint named. `callbacks` are those of `train`.
 
     A `reward` that stood in a notebook has to be given again: a run keeps names of functions, and no code. Overrides
     are written into the run once nothing speaks against going on; a resume that is refused changes nothing.
@@ -80,20 +89,37 @@ def resume(
             raise TbaError(
                 f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
             )
+        _check_patience(config, run, checkpoint)
         notes = check(config)
         if config != read_run_config(run):
             write_run_config(run, config)
-        return _launch(config, run, checkpoint, notes)
+        return _launch(config, run, checkpoint, notes, callbacks)
 
 
-def _launch(config: Config, run: Path, checkpoint: Checkpoint | None, notes: Iterable[str]) -> Result:
+def _check_patience(config: Config, run: Path, checkpoint: Checkpoint) -> None:
+    """A run that had lost its patience would end at its next evaluation."""
+    if not config.evaluation.patience:
+        return
+    patience = Patience(config.evaluation.patience, config.task.headline.metric_of)
+    patience.take_all(r for r in read_metrics(run) if r["step"] <= checkpoint.step)
+    if patience.has_ended:
+        raise TbaError(f"{run} has ended: {patience.message}, or with 0 for no limit")
+
+
+def _launch(
+    config: Config, run: Path, checkpoint: Checkpoint | None, notes: Iterable[str], callbacks: Sequence[Any]
+) -> Result:
     """The caller holds the run's lock. `notes` are shown first."""
     keep_sources(run, config.reward.functions)
+    watching = Callbacks(run, callbacks)
     with prepared_anew(run), Display(config, run) as display:
         for note in notes:
             display.tell(note)
-        finished = launch(config, run, checkpoint, display.tell)
+        finished = launch(config, run, checkpoint, display.tell, watching.poll)
+        watching.poll()  # the last evaluation
         display.conclude(finished)
+    if watching.error is not None:
+        raise watching.error
     return Result(run, finished)
 
 

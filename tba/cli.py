@@ -16,6 +16,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba replay RUN [--objective.key value …]          repeat the training of a run on its recorded data
   tba sweep SPACE.toml [--dry-run]                  tune settings: every combination, several seeds
   tba eval MODEL [--task NAME] [--section.key …]    evaluate a model: greedy pass@1, sampled pass@k
+  tba export RUN_OR_MODEL FOLDER [--dtype bfloat16] write a model, or its adapter, for transformers and vLLM
   tba status RUN                                    show what each process of a run is doing now
   tba compare RUN RUN … [--plot FILE.png]           show summaries of runs side by side, draw a plot
   tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
@@ -85,7 +86,7 @@ def _train(rest: Arguments) -> int:
     except TrainerDiedError as error:
         print(f"{error.trace}tba: {error}", file=sys.stderr)
         return 1
-    return 0 if result.finished else 130
+    return 0 if result.finished or result.stopped_early else 130
 
 
 def _replay(rest: Arguments) -> int:
@@ -128,6 +129,32 @@ def _eval(rest: Arguments) -> int:
     from tba.launch.evaluation import evaluate_model
 
     evaluate_model(config, Path(output) if output else None)
+    return 0
+
+
+def _export(rest: Arguments) -> int:
+    dtype = _take_value(rest, "--dtype")
+    flags = {flag: _take_flag(rest, f"--{flag}") for flag in ("merged", "adapter", "best", "trust-remote-code")}
+    source, folder = _take_positional(rest), _take_positional(rest)
+    if source is None or folder is None or rest:
+        raise TbaError(
+            "name what to export and a new folder: tba export RUN_OR_MODEL FOLDER [--merged | --adapter] [--best] "
+            "[--dtype bfloat16]"
+        )
+    if flags["merged"] and flags["adapter"]:
+        raise TbaError("--merged and --adapter are two forms of a model: choose one")
+
+    from tba.launch.export import export
+
+    serve = export(
+        source,
+        Path(folder),
+        form="adapter" if flags["adapter"] else "merged",
+        dtype=dtype,
+        best=flags["best"],
+        trust_remote_code=flags["trust-remote-code"],
+    )
+    print(f"Written to {folder}. Serve it with vLLM:\n\n  {serve}")
     return 0
 
 
@@ -225,6 +252,7 @@ COMMANDS = {
     "replay": _replay,
     "sweep": _sweep,
     "eval": _eval,
+    "export": _export,
     "status": _status,
     "compare": _compare,
     "sft": _sft,
@@ -252,6 +280,14 @@ def _help(name: str) -> None:
         print(
             "\n  --output FILE    write every answer to this file, one JSON record a line"
             "\n                   (without it, they go to a file that is named at the end)"
+        )
+    if name == "export":
+        print(
+            "\n  --merged              the whole model, with adapters merged into it (the default)"
+            "\n  --adapter             the adapter alone, as a PEFT folder: of a run with model.lora_rank"
+            "\n  --best                of a run: its best model, in place of its newest checkpoint"
+            "\n  --dtype TYPE          type of the weights: float32, bfloat16 or float16; if left out, the source's"
+            "\n  --trust-remote-code   run Python code that comes with the model"
         )
     if name == "replay":
         from tba.config.help import settings_text

@@ -118,6 +118,10 @@ class EvaluationConfig(Section):
     period: int = Field(50, ge=0)
     """Steps between evaluations. The first and the last weights are always evaluated as well. With 0 nothing is
     evaluated."""
+    patience: int = Field(0, ge=0)
+    """Evaluations in a row without a better result after which the run ends early, in order and with a checkpoint. The
+    result is the number that the task is judged by. With 0, a run makes all its steps. A run that has ended so can be
+    resumed with a larger number."""
     num_prompts: int = Field(256, ge=1)
     """Most held-out prompts that an evaluation uses."""
     num_samples: int = Field(0, ge=0)
@@ -141,3 +145,9 @@ class EvaluationConfig(Section):
     The paper's, `all-MiniLM-L6-v2`, also comes with the `embeddings` extra. If empty, diversity is not measured."""
     embedding_device: Device = "auto"
     """Device of `evaluation.embedding_model`. `auto` is that of the engine."""
+
+    @model_validator(mode="after")
+    def _check(self) -> EvaluationConfig:
+        if self.patience and not self.period:
+            raise ValueError("evaluation.patience needs evaluations: set evaluation.period to the steps between them")
+        return self

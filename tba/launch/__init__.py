@@ -11,19 +11,25 @@ from tba.launch.processes import use_threads
 from tba.learn.checkpoint import Checkpoint
 
 
-def launch(config: Config, run: Path, checkpoint: Checkpoint | None, tell: Callable[[str], None] = print) -> bool:
+def launch(
+    config: Config,
+    run: Path,
+    checkpoint: Checkpoint | None,
+    tell: Callable[[str], None] = print,
+    wants_to_stop: Callable[[], bool] = lambda: False,
+) -> bool:
     """Run with the configured launcher. True if the last step was reached, False if it was stopped in order. `tell`
-    shows the user a line."""
+    shows the user a line. `wants_to_stop` is asked again and again, in this process."""
     if config.run.launcher == "local":
         from tba.launch.local import crowding, run_local
 
         warning = crowding(config)
         if warning is not None:
             tell(warning)
-        return run_local(settle(config, run, checkpoint, tell=tell), run, checkpoint)
+        return run_local(settle(config, run, checkpoint, tell=tell), run, checkpoint, wants_to_stop)
     # What follows from the seed alone must not hang on how fast the processor was today.
     config = settle(config, run, checkpoint, repeatable=True)
     use_threads(config.run.num_threads)
     from tba.launch.inline import run_inline
 
-    return run_inline(config, run, checkpoint)
+    return run_inline(config, run, checkpoint, wants_to_stop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from tba.search.searcher import Searcher
 from tba.types import SearcherName
 
 
-def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
-    """Run to the end, or to the sync after a Ctrl-C. True if it reached the last step."""
+def run_inline(
+    config: Config, run: Path, checkpoint: Checkpoint | None, wants_to_stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Run to the end, or to the sync after a Ctrl-C, or until it `wants_to_stop`. True if it reached the last step."""
     started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
     names = [SearcherName(index) for index in range(config.searcher.num_searchers)]
@@ -60,15 +62,18 @@ def run_inline(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool
             for searcher, state in zip(searchers, checkpoint.state()["searchers"], strict=True):
                 searcher.restore(state)
         with stop_on_interrupt(trainer), trainer.stopped_if_disk_is_full():
-            take_turns(trainer, searchers)
+            take_turns(trainer, searchers, wants_to_stop)
         return trainer.finished
     finally:
         for searcher in searchers:
             searcher.close()
 
 
-def take_turns(trainer: Trainer, searchers: Sequence[Searcher]) -> None:
-    """The whole run: Searchers explore, the Trainer trains on what they made, up to the next version of the weights."""
+def take_turns(
+    trainer: Trainer, searchers: Sequence[Searcher], wants_to_stop: Callable[[], bool] = lambda: False
+) -> None:
+    """The whole run: Searchers explore, the Trainer trains on what they made, up to the next version of the weights.
+    `wants_to_stop` is asked after each such turn."""
     for searcher in searchers:
         searcher.begin()
     trainer.begin()
@@ -82,6 +87,8 @@ def take_turns(trainer: Trainer, searchers: Sequence[Searcher]) -> None:
             # round that was not merged is repeated.
             states = [searcher.state() for searcher in searchers]
             trainer.save_if_due(states)
+        if wants_to_stop():
+            trainer.stop_requested = True
     trainer.conclude(states)
     for searcher in searchers:
         searcher.finish()

@@ -37,8 +37,10 @@ from tba.types import SearcherName
 _KILL_SECONDS = 10.0  # a process within a system call that never returns does not even die
 
 
-def run_local(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
-    """Run to the end, or until interrupted. True if it reached the last step."""
+def run_local(
+    config: Config, run: Path, checkpoint: Checkpoint | None, wants_to_stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Run to the end, or until interrupted or `wants_to_stop`. True if it reached the last step."""
     # Adapters are small; what they take is not looked up.
     num_bytes = 0 if config.model.lora_rank else published_bytes(Path(config.model.path))
     with meeting_folder(num_bytes) as meeting:
@@ -49,6 +51,7 @@ def run_local(config: Config, run: Path, checkpoint: Checkpoint | None) -> bool:
             max_restarts=config.run.max_restarts,
             stuck_seconds=config.run.stuck_seconds,
             elapsed=checkpoint.state()["elapsed"] if checkpoint else 0.0,
+            wants_to_stop=wants_to_stop,
         )
         with on_interrupt(supervisor.interrupt):
             return supervisor.watch()

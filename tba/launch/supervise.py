@@ -105,14 +105,18 @@ class Supervisor:
         stuck_seconds: float,
         elapsed: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        wants_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`elapsed`: the run's time before now. With `stuck_seconds` 0 nobody is taken for stuck."""
+        """`elapsed`: the run's time before now. With `stuck_seconds` 0 nobody is taken for stuck. `wants_to_stop` is
+        asked again and again; once it says so, the Trainer is asked to stop in order."""
         self._workers = workers
         self._run = run
         self._num_searchers = num_searchers
         self._max_restarts = max_restarts
         self._stuck_seconds = stuck_seconds
         self._clock = clock
+        self._wants_to_stop = wants_to_stop
+        self._is_stopping = False
         self._began = clock() - elapsed
         self._silence = Silence(clock)
         self._living: dict[str, SearcherName | None] = {}
@@ -135,6 +139,7 @@ class Supervisor:
                 for ended in self._workers.poll(TICK_SECONDS):
                     self._take(ended)
                 self._kill_the_stuck()
+                self._stop_if_wanted()
                 if self._trainer is not None:
                     self._end_searchers()
         finally:
@@ -145,6 +150,11 @@ class Supervisor:
         """The first Ctrl-C (or SIGTERM) stops in order, the second at once. Takes what a signal handler is given."""
         self._num_interrupts += 1
         if self._num_interrupts == 1:
+            self._workers.stop(TRAINER)
+
+    def _stop_if_wanted(self) -> None:
+        if not self._is_stopping and self._wants_to_stop():
+            self._is_stopping = True
             self._workers.stop(TRAINER)
 
     def _start_searcher(self, index: int) -> None:

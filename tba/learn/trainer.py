@@ -25,9 +25,11 @@ from tba.learn.epochs import Epochs
 from tba.learn.step_metrics import step_metrics
 from tba.learn.supply import Supply
 from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
+from tba.runs.callbacks import STOPPED_EARLY
 from tba.runs.ledger import PROCESS_ENDED
-from tba.runs.metrics import Metrics, costs
+from tba.runs.metrics import Metrics, costs, read_metrics
 from tba.runs.overlap import Overlap
+from tba.runs.patience import Patience
 from tba.runs.summary import write_summary
 from tba.runs.time_spent import time_record
 from tba.seeds import Purpose, generator
@@ -66,10 +68,11 @@ class Trainer:
         stop_at_sync: bool = False,
         end_seconds: float = math.inf,
         success_reward: float = 0.5,
+        patience: Patience | None = None,
     ) -> None:
         """`spreads`: what Searchers choose prompts by, if they do. `stop_at_sync`: a stop that is asked for waits for
         the next sync. `end_seconds`: for how long the last reports of Searchers are waited for. A response is right if
-        its reward is above `success_reward`."""
+        its reward is above `success_reward`. `patience` judges evaluations, and may end the run early."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -88,6 +91,7 @@ class Trainer:
         self.stop_at_sync = stop_at_sync
         self.end_seconds = end_seconds
         self.success_reward = success_reward
+        self.patience = patience
         self.overlap = Overlap(run)
         self.epoch = 0
         self.step = 0
@@ -296,6 +300,8 @@ class Trainer:
         self._last_new_group = self.step
         resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
         self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
+        if self.patience is not None:
+            self.patience.take_all(read_metrics(self.run_path))
 
     def conclude(self, searchers: Sequence[Mapping[str, Any]] = ()) -> None:
         """Save, as `save` does, publish the last weights, and tell the Searchers that no others follow."""
@@ -382,3 +388,14 @@ class Trainer:
         for report in self.arrivals.reports(messages):
             step = report.values["version"] if report.kind == "eval" else self.step
             self.metrics.write(report.kind, step, {"source": report.source, **report.values})
+            if report.kind == "eval":
+                self._judge(report.values)
+
+    def _judge(self, evaluation: Mapping[str, Any]) -> None:
+        """End the run early if evaluations have brought nothing better for long."""
+        if self.patience is None or self.stop_requested or self.finished:
+            return
+        self.patience.take(evaluation)
+        if self.patience.has_ended:
+            self.stop_requested = True
+            self.metrics.write("event", self.step, {"event": STOPPED_EARLY, "message": self.patience.message})

@@ -16,6 +16,27 @@ from tba.types import SearcherName
 _WINDOW = 20
 
 
+class NewRecords:
+    """Follows `metrics.jsonl` as it grows. A line that is being written is waited for."""
+
+    def __init__(self, run: Path, *, from_start: bool = False) -> None:
+        """What a resumed run wrote before is passed over, unless it is to be read `from_start`."""
+        self._path = run / METRICS
+        self._offset = self._path.stat().st_size if self._path.exists() and not from_start else 0
+        self._partial = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """The records since the last call."""
+        if not self._path.exists():
+            return []
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+
 class RunProgress:
     """Follows `metrics.jsonl`: each `update` reads the lines that are new."""
 
@@ -33,14 +54,12 @@ class RunProgress:
         self.num_failed = 0
         self._alarms: list[dict[str, Any]] = []
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
-        self._path = run / METRICS
-        self._offset = self._path.stat().st_size if self._path.exists() and not from_start else 0
-        self._partial = b""
+        self._records = NewRecords(run, from_start=from_start)
 
     def update(self) -> list[dict[str, Any]]:
         """Take in new records; the ones worth a line of their own (evaluations and events) are returned."""
         told = []
-        for record in self._new_records():
+        for record in self._records.read():
             self.elapsed = max(self.elapsed, record["time"])
             if record["kind"] == "train":
                 self._take_step(record)
@@ -83,16 +102,6 @@ class RunProgress:
         self.step = record["step"]
         self.train = record
         self._step_times.append((record["step"], record["time"]))
-
-    def _new_records(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        self._offset += len(data)
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [json.loads(line) for line in lines if line]
 
 
 def evaluation_text(record: Mapping[str, Any], headline: Headline) -> str:

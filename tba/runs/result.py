@@ -9,6 +9,8 @@ from typing import Any
 
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.best import best_model
+from tba.runs.callbacks import STOPPED_EARLY
+from tba.runs.metrics import read_metrics
 from tba.runs.summary import SUMMARY
 
 
@@ -18,6 +20,12 @@ class Result:
     def __init__(self, run: Path, finished: bool) -> None:
         self.run = run
         self.finished = finished
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether it ended before its last step because a callback asked for it, or by `evaluation.patience`."""
+        ends = [r.get("event") for r in read_metrics(self.run) if r.get("event") in (STOPPED_EARLY, "resumed")]
+        return not self.finished and ends[-1:] == [STOPPED_EARLY]
 
     @property
     def summary(self) -> dict[str, Any]:
