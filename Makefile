@@ -13,13 +13,14 @@ EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix check bench bench-full vllm docs model clean
+.PHONY: help demo test matrix check notebooks bench bench-full vllm docs model clean
 
 help:
 	@echo "make demo        train the embedded model on arithmetic, in half a minute on two cores"
 	@echo "make test        run the test suite"
 	@echo "make matrix      run it with other kernels, other rounding, busy cores, in other orders: hours"
 	@echo "make check       lint, format check, type check, documentation up to date, wheel and sdist"
+	@echo "make notebooks   run the notebooks of examples/, one of them with SmolLM2: minutes"
 	@echo "make bench       measure speed quickly; results and their page go to build/benchmarks"
 	@echo "make bench-full  measure speed in full, against TRL and vLLM too; write docs/benchmarks.md"
 	@echo "make vllm        an environment of its own with vLLM's CPU build, to measure against"
@@ -52,6 +53,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python scripts/make_docs.py --check
 	$(BIN)/python scripts/check_package.py
+
+# Fetches the model that one of them trains, unless TBA_SMOLLM2 names it.
+notebooks: $(READY)
+	test -n "$$TBA_SMOLLM2" || $(BIN)/tba fetch smollm2
+	TBA_SMOLLM2="$${TBA_SMOLLM2:-$(CURDIR)/models/SmolLM2-135M-Instruct}" $(BIN)/python scripts/run_notebooks.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --results build/benchmarks --page build/benchmarks/benchmarks.md
