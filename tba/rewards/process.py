@@ -73,7 +73,7 @@ class RewardProcess:
         """
         self._functions = tuple(map(shipped, functions))
         self._timeout_seconds = timeout_seconds
-        context = multiprocessing.get_context("forkserver" if forked else "spawn")
+        context = multiprocessing.get_context("forkserver") if forked else multiprocessing.get_context("spawn")
         if forked:
             context.set_forkserver_preload(["tba.rewards.serve", "tba.rewards.answer"])
         self._connection: Connection[Asked, Answer]
