@@ -135,7 +135,9 @@ def assert_accounts_add_up(run: Path) -> dict[str, Any]:
     merged = sum(summary[f"responses_{fate}"] for fate in ("trained", "buffered", "evicted", "too_stale"))
     assert merged == len(rollouts(run))
     walls = [name for name in summary if name.endswith(("_wall_seconds", "/wall_seconds"))]
-    assert {"trainer_wall_seconds", "searchers_wall_seconds", "processes/searcher-0/wall_seconds"} <= set(walls)
+    assert {"trainer_wall_seconds", "searchers_wall_seconds"} <= set(walls)
+    # Not of each that was started: one may be killed before it has told anything.
+    assert any(name.startswith("processes/searcher-0") for name in walls)
     for wall in walls:
         parts = [summary[wall.replace("wall", kind)] for kind in ("busy", "wait", "publish")]
         assert abs(summary[wall] - sum(parts)) < 0.02, f"{wall}: more than rounding"
