@@ -107,9 +107,9 @@ def save_adapter(model: PreTrainedModel, path: Path) -> None:
     """Write the adapters as a folder that `peft.PeftModel.from_pretrained` loads on top of the base model."""
     from safetensors.torch import save_file
 
-    of_adapter: Any = model.peft_config[_ADAPTER]
+    adapters: Mapping[str, Any] = model.peft_config
     config = replace(
-        of_adapter,
+        adapters[_ADAPTER],
         base_model_name_or_path=model.name_or_path,
         task_type="CAUSAL_LM",
         inference_mode=True,

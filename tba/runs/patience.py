@@ -17,6 +17,7 @@ class Patience:
         self._best: float | None = None
         self._best_step = 0
         self._num_without = 0
+        self._seen: set[tuple[int, int]] = set()
 
     @property
     def has_ended(self) -> bool:
@@ -31,11 +32,14 @@ class Patience:
         )
 
     def take(self, evaluation: Mapping[str, Any]) -> None:
-        """One more evaluation, as its record has it. Without the number that it is judged by it does not count."""
+        """One more evaluation, as its record has it. Without the number that it is judged by it does not count, nor if
+        the same version was evaluated before: a resumed run may evaluate the weights that it starts from again."""
         metric = self._metric_of(evaluation)
         value = evaluation.get(metric)
-        if value is None or value != value:
+        version = (evaluation.get("epoch", 0), evaluation["version"])
+        if value is None or value != value or version in self._seen:
             return
+        self._seen.add(version)
         if self._best is None or metric != self._metric or value > self._best:
             self._metric, self._best, self._best_step = metric, value, evaluation["version"]
             self._num_without = 0
