@@ -137,7 +137,7 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         _tokenizer(config),
         objective,
         optimization,
-        max_tokens=config.trainer.micro_batch_tokens,
+        max_tokens=config.trainer.pass_tokens,
         max_grad_norm=config.trainer.max_grad_norm,
         activity=activity,
         reference=(lambda: build_reference(config, _reference_beside(config, model, device, activity)))
@@ -365,7 +365,7 @@ def build_reference(config: Config, model: PreTrainedModel, temperature: float |
 
     return Reference(
         _policy(config, model, temperature),
-        max_tokens=config.trainer.micro_batch_tokens,
+        max_tokens=config.trainer.pass_tokens,
         as_reference=as_base if has_adapters(model) else nullcontext,
     )
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NO_CHAT_TEMPLATE = (
-    "the model has no chat template, and prompts are chat messages: give prompts as strings (task.prompt_style = 'plain' "
-    "where the task has it), or a model that has one"
+    "the model has no chat template, and prompts are chat messages: give prompts as strings (task.prompt_style = "
+    "'plain' where the task has it), or a model that has one"
 )
 
 

@@ -17,6 +17,6 @@ def room_for_prompts(context: int, max_new_tokens: int) -> int:
 
 def no_prompt_fits(context: int, max_new_tokens: int) -> TbaError:
     return TbaError(
-        f"no prompt fits: the model's context is {context} tokens, and engine.max_new_tokens = {max_new_tokens} of them "
-        "are kept for the response; lower engine.max_new_tokens, or shorten the prompts"
+        f"no prompt fits: the model's context is {context} tokens, and engine.max_new_tokens = {max_new_tokens} of "
+        "them are kept for the response; lower engine.max_new_tokens, or shorten the prompts"
     )

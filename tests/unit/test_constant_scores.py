@@ -61,7 +61,7 @@ def test_functions_are_told_apart() -> None:
 def test_groups_that_a_function_does_not_apply_to_do_not_count() -> None:
     none = ((math.nan,), (math.nan,))
     assert events([none] * 3 * FIRST_GROUPS) == []
-    assert len(events(([none] + [((2.0,), (math.nan,))]) * FIRST_GROUPS)) == 1
+    assert len(events([none, ((2.0,), (math.nan,))] * FIRST_GROUPS)) == 1
 
 
 def test_what_weighs_nothing_may_be_constant() -> None:

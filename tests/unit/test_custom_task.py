@@ -219,8 +219,8 @@ def test_a_prompt_that_holds_its_own_answer_is_refused(tmp_path, system_prompt):
     question = {"role": "user", "content": "What is the capital of Italy?"}
     answer = {"role": "assistant", "content": "Rome"}
     load_rows(tmp_path, [{"prompt": [question, answer, question]}], system_prompt=system_prompt)
+    rows = [{"prompt": [question]}, {"prompt": [question, answer]}]
     with pytest.raises(TbaError, match=r"row 2, column 'prompt' ends in a turn of the assistant.*leave that"):
-        rows = [{"prompt": [question]}, {"prompt": [question, answer]}]
         load_rows(tmp_path, rows, system_prompt=system_prompt)
 
 
