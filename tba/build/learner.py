@@ -44,7 +44,7 @@ def build_learner(config: Config, activity: Activity) -> LocalLearner:
         tokenizer_of(config),
         objective,
         optimization,
-        max_tokens=config.trainer.micro_batch_tokens,
+        max_tokens=config.trainer.pass_tokens,
         max_grad_norm=config.trainer.max_grad_norm,
         activity=activity,
         reference=(lambda: build_reference(config, reference_beside(config, model, device, activity)))

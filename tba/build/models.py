@@ -55,7 +55,7 @@ def build_reference(config: Config, model: PreTrainedModel, temperature: float |
 
     return Reference(
         policy_of(config, model, temperature),
-        max_tokens=config.trainer.micro_batch_tokens,
+        max_tokens=config.trainer.pass_tokens,
         as_reference=as_base if has_adapters(model) else nullcontext,
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from tba import objectives, tasks
+from tba.config.other_names import meant_by
 
 _KINDS = {*tasks.KINDS, tasks.INSTALLED, *objectives.KINDS, objectives.OWN}
 """Parts of a fault's place that are not names of settings."""
@@ -25,12 +25,20 @@ def _in_words(fault: Any, known: Sequence[str], listed_by: str) -> str:
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
     if fault["type"] == "extra_forbidden":
-        meant = [name for name in known if name.endswith(f".{where}")] or get_close_matches(where, known, 1, 0.8)
-        guess = f"did you mean {meant[0]}? " if meant else ""
-        return f"unknown setting {where}: {guess}`{listed_by}` lists the settings"
+        return "; ".join(
+            f"unknown setting {name}: {meant_by(name, list(known))}`{listed_by}` lists the settings"
+            for name in _names_within(where, fault["input"])
+        )
     if fault["type"] == "missing":
         return f"{where} is missing: set it with --{where.replace('_', '-')}"
     if fault["type"] == "union_tag_invalid":
         return f"unknown {where} {fault['ctx']['tag']!r}: one of {fault['ctx']['expected_tags']}"
     message = fault["msg"][0].lower() + fault["msg"][1:]
     return f"{where} = {fault['input']!r}: {message}"
+
+
+def _names_within(name: str, value: Any) -> list[str]:
+    """The settings that were given under a name: of a section that there is not, those in it."""
+    if not isinstance(value, Mapping) or not value:
+        return [name]
+    return [found for key, part in value.items() for found in _names_within(f"{name}.{key}", part)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
@@ -23,6 +23,18 @@ def _check_device(value: str) -> str:
 
 Device = Annotated[str, AfterValidator(_check_device)]
 """The name of a device. Whether the machine has it, `tba/policy/placement.py` says."""
+
+
+def _auto_or_count(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    if isinstance(value, str) and value.isdecimal() and int(value) >= 1:
+        return int(value)
+    raise PydanticCustomError("count", "use auto, or a whole number of at least 1")
+
+
+AutoCount = Annotated[int | Literal["auto"], BeforeValidator(_auto_or_count)]
+"""A number that is found out when a run starts, unless it is given."""
 
 
 def _comma_list(value: Any) -> Any:

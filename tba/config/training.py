@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from tba.config.section import Section
+from tba.config.section import AutoCount, Section
+
+USUAL_PASS = 2_048
+"""Tokens of a pass that suit most machines."""
 
 
 class BufferConfig(Section):
@@ -80,11 +83,17 @@ class TrainerConfig(Section):
     """AdamW second-moment decay."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
-    micro_batch_tokens: int = Field(2_048, ge=1)
+    micro_batch_tokens: AutoCount = "auto"
     """Tokens in one forward and backward pass, which decide how much memory it takes: about 1 MB for each token with a
     model of 135M parameters. A group that is larger is computed in parts, each with some of its responses; that takes
     one more forward pass of the group, and changes no result. Passes of the reference model in Searchers have the same
-    limit."""
+    limit. `auto` takes a whole group, or as many tokens as the free memory has room for, when a run starts, and writes
+    its choice into the run's settings. With `run.launcher = "inline"`, and where there is a GPU, `auto` is 2048."""
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens in a pass. Where no launcher has settled `auto`, they are as many as usual."""
+        return USUAL_PASS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def staleness_limit(self) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tba.config.settings import Config
+from tba.launch.memory import settle_memory
 from tba.launch.precision import settle
 from tba.launch.processes import use_threads
 from tba.learn.checkpoint import Checkpoint
@@ -26,9 +27,11 @@ def launch(
         warning = crowding(config)
         if warning is not None:
             tell(warning)
-        return run_local(settle(config, run, checkpoint, tell=tell), run, checkpoint, wants_to_stop)
+        config = settle(config, run, checkpoint, tell=tell)
+        return run_local(settle_memory(config, run, checkpoint), run, checkpoint, wants_to_stop)
     # What follows from the seed alone must not hang on how fast the processor was today.
     config = settle(config, run, checkpoint, repeatable=True)
+    config = settle_memory(config, run, checkpoint, repeatable=True)
     use_threads(config.run.num_threads)
     from tba.launch.inline import run_inline
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tba.config.settings import Config
 from tba.launch.meeting import meeting_folder, published_bytes
+from tba.launch.memory import resident_bytes, total_memory
 from tba.launch.nursery import start_process
 from tba.launch.processes import (
     EXIT_CODES,
@@ -80,6 +81,8 @@ class LocalWorkers:
         self._key = secrets.token_bytes(32)
         self._started = time.time()
         self._processes: dict[str, BaseProcess] = {}
+        self._held: dict[str, float] = {}
+        """Bytes of memory that each was last seen to hold."""
 
     def start_trainer(self) -> None:
         self._start(TRAINER, trainer_main)
@@ -88,9 +91,14 @@ class LocalWorkers:
         self._start(name.process, searcher_main, name)
 
     def poll(self, seconds: float) -> Sequence[Exit]:
+        for name, process in self._processes.items():
+            self._held[name] = resident_bytes(process.pid) or self._held.get(name, 0.0)
         wait([process.sentinel for process in self._processes.values()], seconds)
         ended = [name for name, process in self._processes.items() if not process.is_alive()]
-        return [_exit_of(name, self._processes.pop(name).exitcode or 0, self._run) for name in ended]
+        return [
+            _exit_of(name, self._processes.pop(name).exitcode or 0, self._run, self._held.pop(name, 0.0))
+            for name in ended
+        ]
 
     def activities(self) -> Sequence[Mapping[str, Any]]:
         return read_activities(self._run)
@@ -197,12 +205,15 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
     run_process(name.process, given, body)
 
 
-def _exit_of(process: str, code: int, run: Path) -> Exit:
+def _exit_of(process: str, code: int, run: Path, held: float = 0.0) -> Exit:
+    """`held`: bytes of memory that it had a moment before."""
     path = error_file(run, process)
     error = path.read_text("utf-8") if path.exists() else ""
     outcome = next((outcome for outcome, other in EXIT_CODES.items() if other == code), Outcome.DIED)
     if code >= 0:
         return Exit(process, outcome, f"ended with exit code {code}", error)
     how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    if held:
+        how += f" while it held {held / 1e9:.1f} of the machine's {total_memory() / 1e9:.1f} GB of memory"
     # The kernel kills so when memory runs out, and so does nearly nobody else.
     return Exit(process, outcome, how, error, maybe_out_of_memory=-code == signal.SIGKILL)

@@ -46,10 +46,15 @@ def start_process(target: Callable[..., None], arguments: Sequence[Any], name: s
     return process
 
 
+def has_gpu() -> bool:
+    """Whether a driver offers GPUs here."""
+    return any(Path(file).exists() for file in GPU_FILES)
+
+
 def _can_fork() -> bool:
     """Whether there is a server for processes of this environment; the first that asks decides what it will have."""
     global _servers_environment
-    if sys.platform != "linux" or any(Path(file).exists() for file in GPU_FILES):
+    if sys.platform != "linux" or has_gpu():
         return False
     if _servers_environment is None:
         _servers_environment = dict(os.environ)

@@ -90,7 +90,7 @@ def settle(
             write_run_config(run, config)
         _tell_of_another_processor(config, run, checkpoint)
         return config
-    if repeatable or _is_small(config.model.path) or _names_a_gpu(config):
+    if repeatable or _is_small(config.model.path) or names_a_gpu(config):
         settled = _with(config, "float32", "float32")
         write_run_config(run, settled)
         return settled
@@ -107,7 +107,9 @@ def settle(
     _record(run, chosen, speeds)
     for name, choice in chosen.items():
         message = f"{name} = {choice.precision}: {choice.why} {where}"
-        _event(run, checkpoint, event="precision_chosen", setting=name, precision=choice.precision, message=message)
+        write_event(
+            run, checkpoint, event="precision_chosen", setting=name, precision=choice.precision, message=message
+        )
     return settled
 
 
@@ -160,7 +162,7 @@ def processor() -> str:
     return " ".join([fields.get("model name", platform.machine()), *(kind for kind in _INSTRUCTIONS if kind in flags)])
 
 
-def _names_a_gpu(config: Config) -> bool:
+def names_a_gpu(config: Config) -> bool:
     """Precisions are measured for processors; what is chosen holds for Learner and Searchers together."""
     return any(device.startswith("cuda") for device in (config.model.device, *config.engine.device))
 
@@ -203,10 +205,11 @@ def _tell_of_another_processor(config: Config, run: Path, checkpoint: Checkpoint
         f"{settings} was chosen on another processor ({where}) and is kept on this one ({processor()}); "
         f"resume with {again} to measure again"
     )
-    _event(run, checkpoint, event="processor_changed", message=message)
+    write_event(run, checkpoint, event="processor_changed", message=message)
 
 
-def _event(run: Path, checkpoint: Checkpoint | None, **values: Any) -> None:
+def write_event(run: Path, checkpoint: Checkpoint | None, **values: Any) -> None:
+    """An event of the time before the processes of a run start."""
     metrics = Metrics(run, elapsed=checkpoint.state()["elapsed"] if checkpoint else 0.0)
     metrics.write("event", checkpoint.step if checkpoint else 0, values)
     metrics.close()

@@ -26,8 +26,8 @@ from tba.types import SearcherName, TbaError
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 20.0
 """For Searchers to end once the Trainer has: it waited for their last evaluation already (`run.end_seconds`)."""
-_LESS_FOR_THE_TRAINER = "lower trainer.micro_batch_tokens or set model.gradient_checkpointing"
-_LESS_FOR_A_SEARCHER = "lower searcher.prompts_per_batch or searcher.num_searchers"
+_LESS_FOR_THE_TRAINER = "lower trainer.micro_batch_tokens, or set model.gradient_checkpointing"
+_LESS_FOR_A_SEARCHER = "lower searcher.prompts_per_batch, engine.max_new_tokens or searcher.num_searchers"
 
 
 class Outcome(Enum):
@@ -258,7 +258,7 @@ class Supervisor:
         return False
 
     def _death_of(self, trainer: Exit) -> TrainerDiedError:
-        how = f"resume with: tba train --resume {self._run}"
+        how = f"{'then ' if trainer.maybe_out_of_memory else ''}resume with: tba train --resume {self._run}"
         if not list_checkpoints(self._run):
             how = "there is no checkpoint yet, start again with --overwrite"
         if TRAINER in self._killed:

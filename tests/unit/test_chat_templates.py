@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tba.build import build_engine
+from tba.build.models import build_engine
 from tba.config.settings import Config, parse_config, to_toml
 from tba.config.text import parse_overrides
 from tba.launch.preflight import check

@@ -365,7 +365,7 @@ def test_data_for_a_task_that_takes_data_leaves_it_what_it_is(tmp_path: Path) ->
 
 def test_the_default_pass_of_a_small_model_fits_an_ordinary_machine() -> None:
     """SmolLM2-135M was measured to take 1.85 MB for each token of a pass, beside weights and the optimizer's state."""
-    assert 1.85e6 * from_line(OWN).trainer.micro_batch_tokens < 4e9
+    assert 1.85e6 * from_line(OWN).trainer.pass_tokens < 4e9
 
 
 def test_a_step_of_the_demo_is_one_pass() -> None:
@@ -373,4 +373,4 @@ def test_a_step_of_the_demo_is_one_pass() -> None:
     config = Config.embedded()
     longest_prompt = len("9+9+9+9=\n")
     group = longest_prompt + config.trainer.group_size * config.engine.max_new_tokens
-    assert config.trainer.num_groups * group <= config.trainer.micro_batch_tokens
+    assert config.trainer.num_groups * group <= config.trainer.pass_tokens

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.build import build_scorer
+from tba.build.tasks import build_scorer
 from tba.config.settings import Config
 from tba.rewards.scoring import Failure, ScoreRequest, Scores
 from tba.runs.ledger import ENDED_AT_SEARCHER

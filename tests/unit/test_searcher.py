@@ -135,6 +135,7 @@ def searcher_of(
     prompts_per_batch: int = BATCH,
     skip_equal_rewards: bool = False,
     constant_scores: ConstantScores | None = None,
+    drop_cut_off: bool = False,
     **changes: Any,
 ) -> Searcher:
     name = "searcher-0"
@@ -152,6 +153,7 @@ def searcher_of(
         skip_equal_rewards=skip_equal_rewards,
         tells_of_unused=prompts.are_chosen,
         constant_scores=constant_scores,
+        drop_cut_off=drop_cut_off,
     )
     settings: dict[str, Any] = {"weights": Weights(), "num_responses": 2}
     return Searcher(

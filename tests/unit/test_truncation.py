@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny_models import token_logprobs
 from torch import Tensor
 
-from tba.build import build_engine
+from tba.build.models import build_engine
 from tba.config.settings import Config
 from tba.engines import truncation as truncations
 from tba.engines.base import generate

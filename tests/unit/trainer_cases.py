@@ -83,7 +83,7 @@ def learner_in(
         load_tokenizer(folder),
         made,
         Optimization(policy.model, config, modules=made.modules, modules_learning_rate=made.modules_learning_rate),
-        max_tokens=config.micro_batch_tokens,
+        max_tokens=config.pass_tokens,
         max_grad_norm=config.max_grad_norm,
         activity=Activity(run, "trainer"),
         grad_cosine=grad_cosine,
