@@ -49,7 +49,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "model.gradient_checkpointing": ("enable_gradient_checkpointing", "activation_checkpointing", "ac"),
     "model.lora_rank": ("lora_r", "lora", "use_peft", "peft", "r"),
     "model.precision": ("bf16", "dtype", "torch_dtype", "mixed_precision"),
-    "engine.stop_text": ("stop", "stop_strings", "stop_sequences"),
+    "engine.stop": ("stop_strings", "stop_sequences"),
     "task.data": ("dataset", "dataset_name", "train_files", "train_file", "train_dataset", "data.path"),
     "task.eval_data": ("val_files", "eval_dataset", "test_files", "val_data"),
     "task.split": ("dataset_split", "train_split", "dataset_train_split"),

@@ -12,8 +12,8 @@ from tba.build.tasks import build_scorer
 from tba.config.settings import Config
 from tba.rewards.scoring import Failure, ScoreRequest, Scores
 from tba.runs.ledger import ENDED_AT_SEARCHER
+from tba.search.hand_up import GIVE_UP_AFTER
 from tba.search.responses import ResponseCounts
-from tba.search.searcher import GIVE_UP_AFTER
 from tba.tasks.base import Task
 from tba.testing import FakeEngine, make_response, ticket_of
 from tba.types import Group, TbaError

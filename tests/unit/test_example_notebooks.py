@@ -36,7 +36,7 @@ def test_the_first_run_has_sound_settings(path: Path, tmp_path: Path, monkeypatc
     """The cells are run up to the first run, which does not start. `make notebooks` runs all of them."""
     configs: list[Config] = []
 
-    def start(config: Config, *, overwrite: bool) -> None:
+    def start(config: Config, **more: Any) -> None:
         configs.append(config)
         raise _StartedError
 

@@ -16,12 +16,12 @@ from tba.rewards.scorer import Ticket
 from tba.rewards.scoring import ScoreRequest, Scores
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, ticket_of
-from tba.types import Prompt, Response
+from tba.types import Prompt, Response, Version
 
 
 def response(text: str, logprobs: Sequence[float], finished: bool = True) -> Response:
     tokens = np.arange(len(logprobs), dtype=np.int32)
-    return Response(tokens, np.asarray(logprobs, np.float32), ((0, len(logprobs)),), text, finished)
+    return Response(tokens, np.asarray(logprobs, np.float32), ((Version(0, 0), len(logprobs)),), text, finished)
 
 
 def problem(name: str, demonstration: str | None) -> Problem:

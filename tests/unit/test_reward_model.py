@@ -129,7 +129,7 @@ def tldr(tmp_path: Path, **sections: Any) -> Config:
     rows = tmp_path / "posts.jsonl"
     rows.write_text("".join(json.dumps({"post": f"post {i}.", "summary": "s"}) + "\n" for i in range(4)))
     task = {"kind": "tldr", "data": str(rows), "num_eval": 1}
-    return parse_config({}, {"model": "arithmetic", "task": task, **sections})
+    return parse_config({}, {"model": "arithmetic", "task": task, "engine": {"max_new_tokens": 16}, **sections})
 
 
 def test_preflight_looks_at_reward_and_gold_models(tmp_path: Path, path: str) -> None:
