@@ -81,7 +81,7 @@ def _file(model: str, name: str) -> Path | None:
     folder = Path(model_directory(model)).expanduser()
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     try:
         found = cached_file(model, name)

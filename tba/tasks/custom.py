@@ -113,8 +113,9 @@ def _problem(row: Row, id: str, place: str, columns: Columns, system_prompt: str
 def _without_last_answer(messages: Any) -> tuple[Any, str | None]:
     """A conversation up to the last turn of the assistant, and the text of this turn if it ends with one."""
     last = messages[-1] if isinstance(messages, list) and messages else None
-    is_answer = isinstance(last, dict) and last.get("role") == "assistant" and isinstance(last.get("content"), str)
-    return (messages[:-1], last["content"]) if is_answer else (messages, None)
+    if not isinstance(last, dict) or last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+        return messages, None
+    return messages[:-1], last["content"]
 
 
 def _content(value: Any, place: str) -> Content:
