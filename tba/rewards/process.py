@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 
@@ -75,6 +76,7 @@ class RewardProcess:
         self._timeout_seconds = timeout_seconds
         context = multiprocessing.get_context("forkserver") if forked else multiprocessing.get_context("spawn")
         if forked:
+            context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["tba.rewards.serve", "tba.rewards.answer"])
         self._connection: Connection[Asked, Answer]
         self._connection, childs_end = context.Pipe()
