@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tba.runs.metrics import Metrics
+from tba.runs.progress import evaluation_text
 from tba.runs.summary import REWARD_WINDOW, SUMMARY, summarise, write_summary
+from tba.tasks import headline_of
 
 DESIGN_KEYS = {
     "accuracy_first",
@@ -153,3 +155,18 @@ def test_failed_rewards_dropped_groups_and_restarts_are_added_up() -> None:
         [search("searcher-0", failed=2, groups_dropped=1), search("searcher-1", failed=3), restarted, restarted]
     )
     assert (summary["rewards_failed"], summary["groups_dropped"], summary["searchers_restarted"]) == (5, 1, 2)
+
+
+def test_a_reward_of_ones_own_is_judged_by_its_mean_on_held_out_prompts() -> None:
+    """Not by how many are above one half; and the reward of new responses keeps its own name."""
+    headline = headline_of("custom")
+    evals = [
+        {"kind": "eval", "step": step, "time": 1.0, "reward": reward, "reward_se": 0.1, "accuracy": 0.0}
+        for step, reward in ((0, -0.5), (10, -0.1), (20, -0.2))
+    ]
+    summary = summarise(evals, headline)
+    assert summary["judged_by"] == "held_out_reward"
+    names = ("first", "last", "last_se", "best")
+    assert [summary[f"held_out_reward_{name}"] for name in names] == [-0.5, -0.2, 0.1, -0.1]
+    assert (summary["reward_first"], summary["accuracy_last"]) == (None, 0.0)
+    assert evaluation_text(evals[0], headline) == "reward -0.500 ± 0.100"
