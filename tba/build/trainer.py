@@ -22,6 +22,7 @@ from tba.runs.activity import Activity
 from tba.runs.alarm_measures import Known
 from tba.runs.alarms import Alarms
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
+from tba.runs.patience import Patience
 
 ROLLOUTS = "rollouts"
 
@@ -61,6 +62,9 @@ def build_trainer(
         stop_at_sync=repeatable,
         end_seconds=config.run.end_seconds,
         success_reward=config.evaluation.success_reward,
+        patience=Patience(config.evaluation.patience, config.task.headline.metric_of)
+        if config.evaluation.patience
+        else None,
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
