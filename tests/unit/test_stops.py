@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from float64 import in_float64, to_float64
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -72,13 +72,16 @@ TEXTS = st.lists(st.text("abc ", min_size=1, max_size=4), min_size=1, max_size=3
 
 
 @given(DRAWN, TEXTS)
+@example([4, 9, 2], ["ca"])
 @settings(max_examples=300, deadline=None)
 def test_a_response_ends_with_the_first_token_that_completes_a_text(tokens: list[int], texts: list[str]) -> None:
     stops = Stops(Ahead(len(PIECES)), TOKENIZER, texts)  # type: ignore[arg-type]
-    text, expected = "", None
+    # With special tokens, and without them, as rewards see a response.
+    whole, seen, expected = "", "", None
     for n, token in enumerate(tokens, 1):
-        text += PIECES[token]
-        if any(stop in text for stop in texts):
+        whole += PIECES[token]
+        seen += PIECES[token] if PIECES[token] != "<|end|>" else ""
+        if any(stop in text for stop in texts for text in (whole, seen)):
             expected = n
             break
     assert length_until_stop(stops, tokens) == expected
