@@ -410,6 +410,8 @@ def test_every_response_that_was_begun_has_one_fate(
     monkeypatch: pytest.MonkeyPatch, num_steps: int, skips: bool
 ) -> None:
     monkeypatch.setattr("tba.search.reports.REPORT_SECONDS", 0.0)
+    # With its scores a group goes up at once, and does not wait for others by the clock of a machine that may be busy.
+    monkeypatch.setattr("tba.search.hand_up.HAND_UP_SECONDS", -1.0)
     engine, told, scorer = Branching(), Told(), Judging(40)
     searcher = searcher_of(
         engine, told, scorer, num_responses=4, prompts_per_batch=3, skip_equal_rewards=skips, in_flight_updates=True
@@ -424,7 +426,6 @@ def test_every_response_that_was_begun_has_one_fate(
     last = reports[-1]
     assert last["responses/generated"] == num_steps, "one response begins a step"
     assert last["responses/handed_up"] == sum(len(m.trajectories) for m in told.sent if isinstance(m, Group))
-    # The group that may still wait for another to go up with has a reward for each of its responses.
     assert last["responses/failed"] == sum(reward is None for rewards in scorer.given for reward in rewards)
     if num_steps == 202:  # 50 groups, of which ten wait for their scores, and half of another
         assert (last["responses/pending"], last["responses/unfinished"]) == (4 * 10, 2)
