@@ -285,10 +285,11 @@ LIGHT = (
         "launch.local",
         "launch.meeting",
         "launch.memory",
+        "launch.memory_estimate",
         "launch.precision",
         "launch.preflight",
     ),
-    *("launch.processes", "launch.replay", "launch.silence", "launch.supervise"),
+    *("launch.processes", "launch.prompt_checks", "launch.replay", "launch.silence", "launch.supervise"),
     *("policy.names", "policy.placement"),
 )
 
