@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.runs import Finished, accuracy_of, embedded_run
 from tba.learn.checkpoint import list_checkpoints
+
+Sections = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -28,20 +31,40 @@ class Arrival:
 NEVER = Arrival(math.inf, reached=False)
 
 
-def arrival_of(sections: Mapping[str, Mapping[str, Any]], target: float, seed: int, every: int) -> Arrival:
-    """Of a run with these sections over the embedded default, whose weights after every so many steps are evaluated.
+@dataclass(frozen=True)
+class Point:
+    """Weights of a run, when they were made, and how good they are."""
 
-    Time is counted from when the first answers are asked for, so nobody pays for the start; nor for evaluations, which
-    are made afterwards, from checkpoints.
-    """
+    step: int
+    seconds: float
+    """Since the first answers were asked for, so that nobody pays for the start; nor for evaluations, which are made
+    afterwards, from checkpoints."""
+    accuracy: float
+
+
+def arrival_of(sections: Sections, target: float, seed: int, every: int) -> Arrival:
+    """Of a run with these sections over the embedded default, whose weights after every so many steps are evaluated."""
+    with evaluated_run(sections, seed, every) as (_, points):
+        return next((Arrival(point.seconds) for point in points if point.accuracy >= target), NEVER)
+
+
+@contextmanager
+def evaluated_run(sections: Sections, seed: int, every: int) -> Iterator[tuple[Finished, Iterator[Point]]]:
+    """A run that has ended, and its points one by one: each is evaluated when it is asked for."""
     settings = {name: dict(values) for name, values in sections.items()}
     settings["run"] = {**settings.get("run", {}), "seed": seed}
     settings["checkpoint"] = {"period": every, "keep_last": 10_000}
     with embedded_run(**settings) as (run, finished):
-        for checkpoint in list_checkpoints(run):
-            if accuracy_of(checkpoint.model, **sections) >= target:
-                return Arrival(_seconds_to(finished, checkpoint.step))
-    return NEVER
+        yield (
+            finished,
+            (
+                Point(
+                    checkpoint.step, _seconds_to(finished, checkpoint.step), accuracy_of(checkpoint.model, **sections)
+                )
+                for checkpoint in list_checkpoints(run)
+                if checkpoint.step
+            ),
+        )
 
 
 def _seconds_to(finished: Finished, step: int) -> float:

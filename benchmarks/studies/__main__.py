@@ -11,13 +11,11 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
+from benchmarks.studies import RECORDS, ROOT, diagnosis, races
 from tba.sweep.arms import shown
 
-ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "docs" / "asynchrony"
 PAGE = ROOT / "docs" / "asynchrony.md"
 Record = Mapping[str, Any]
 
@@ -39,7 +37,7 @@ def page() -> str:
             records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             title = name.replace("-", ", ").capitalize()
             parts.append(f"## {title}\n\n{notes.get(name, '')}\n{table(records)}")
-            parts.append(f"```\ntba sweep benchmarks/studies/{name}.toml\n```\n")
+            parts.append(f"```\n{COMMANDS.get(name, f'tba sweep benchmarks/studies/{name}.toml')}\n```\n")
     parts.append(notes["not measured yet"])
     return "\n".join(parts)
 
@@ -126,13 +124,21 @@ def mean(values: Sequence[float]) -> float:
 
 
 STUDIES: Mapping[str, Callable[[Sequence[Record]], str]] = {
+    "diagnosis": diagnosis.table,
     "remedies": curves,
     "synchronous": curves,
     "stability": curves,
     "tuning-fresh": grid_over("trainer.learning_rate"),
     "tuning-stale": grid_over("trainer.learning_rate"),
+    "races": races.table,
 }
 """Each with its table, in the order of the page."""
+
+COMMANDS = {
+    "diagnosis": "python -m benchmarks.studies.diagnosis",
+    "races": "python -m benchmarks.studies.races",
+}
+"""How studies are made that are no sweeps."""
 
 
 if __name__ == "__main__":

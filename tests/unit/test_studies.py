@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.studies.__main__ import PAGE, ROOT, STUDIES, curves, grid_over, largest_drop, page, sections
+from benchmarks.studies import ROOT
+from benchmarks.studies.__main__ import COMMANDS, PAGE, STUDIES, curves, grid_over, largest_drop, page, sections
 from tba.sweep.settings import read_sweep
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in COMMANDS])
 def test_a_study_is_a_sweep_that_can_be_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # as its command is given
     sweep = read_sweep(Path("benchmarks/studies") / f"{name}.toml")
