@@ -130,6 +130,7 @@ STUDIES: Mapping[str, Callable[[Sequence[Record]], str]] = {
     "stability": curves,
     "tuning-fresh": grid_over("trainer.learning_rate"),
     "tuning-stale": grid_over("trainer.learning_rate"),
+    "medium": curves,
     "races": races.table,
 }
 """Each with its table, in the order of the page."""
