@@ -19,14 +19,22 @@ from tba.runs.metrics import read_metrics
 FILE = RECORDS / "diagnosis.jsonl"
 BASE = ROOT / "benchmarks" / "studies" / "easy-chains.toml"
 SEED = 100
-PERIOD = 4
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "run": {"seed": SEED, "name": "diagnosis"},
     "trainer": {"learning_rate": 4e-4, "staleness": 10},
-    "evaluation": {"period": PERIOD},
+    "evaluation": {"period": 1},
 }
 ARMS = ("keep", "mask")
 """Values of `objective.stale_negatives`."""
+COLUMNS = {
+    "accuracy": "accuracy",
+    "log_pi_mu/right": "log π/μ, right",
+    "log_pi_mu/wrong": "log π/μ, wrong",
+    "ess": "ess",
+}
+"""What the table shows of each arm; the record has more."""
+SHOWN = (*range(1, 13), *range(16, 41, 4))
+"""Steps in the table: each one while the runs part, then some."""
 OF_A_STEP = ("log_pi_mu/right", "log_pi_mu/wrong", "ess", "grad_cosine", "completions/distinct", "stale/removed")
 """By the Trainer, over the groups that it drew."""
 
@@ -50,18 +58,16 @@ def watched(arm: str) -> Iterator[dict[str, Any]]:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
-    head = ["`objective.stale_negatives`", "step", "accuracy", *(f"`{name}`" for name in OF_A_STEP)]
-    rows = [
-        [f"`{record['arm']}`", str(record["step"]), f"{record['accuracy']:.3f}", *(_cell(record, n) for n in OF_A_STEP)]
-        for record in records
-        if record["step"]
-    ]
+    """A row for each step, with both arms side by side."""
+    head = ["step", *(f"{arm}: {title}" for arm in ARMS for title in COLUMNS.values())]
+    found = {(record["arm"], record["step"]): record for record in records}
+    rows = [[str(step), *(_cell(found[arm, step], n) for arm in ARMS for n in COLUMNS)] for step in SHOWN]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)) + "\n"
 
 
 def _cell(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
-    return "–" if value is None else f"{value:.2f}"
+    return "–" if value is None else f"{value:.3f}" if name == "accuracy" else f"{value:.2f}"
 
 
 if __name__ == "__main__":
