@@ -54,11 +54,8 @@ def on_post_build(config: Any) -> None:
 def sections(nav: list[Any]) -> Iterator[tuple[str, list[str]]]:
     """The headings of the navigation with the pages under each."""
     for entry in nav:
-        if isinstance(entry, str):
-            yield "Overview", [entry]
-        else:
-            [(title, pages)] = entry.items()
-            yield title, [page for one in pages for page in (one.values() if isinstance(one, dict) else [one])]
+        [(title, pages)] = entry.items()
+        yield title, [pages] if isinstance(pages, str) else [page for one in pages for page in one.values()]
 
 
 def source_of(page: str) -> str:
