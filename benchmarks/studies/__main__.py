@@ -39,7 +39,7 @@ def page() -> str:
             records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             title = name.replace("-", ", ").capitalize()
             parts.append(f"## {title}\n\n{notes.get(name, '')}\n{table(records)}")
-            parts.append(f"```\ntba sweep benchmarks/studies/{name}.toml\n```\n")
+            parts.append(f"<!-- needs: a clone and hours -->\n```sh\ntba sweep benchmarks/studies/{name}.toml\n```\n")
     parts.append(notes["not measured yet"])
     return "\n".join(parts)
 
