@@ -1,6 +1,6 @@
 """What the site needs beside mkdocs: pages from outside docs/, GitHub's habits of Markdown, and files for assistants.
 
-- README.md is the landing page; CONTRIBUTING.md and CHANGELOG.md are pages. Other files of the repository that pages
+- README.md is the landing page; other pages of the repository's root are pages of the site. Other files of the repository that pages
   link to are copied into the folder `repository` of the site.
 - A list may follow a paragraph without an empty line, as on GitHub. `<!-- needs: … -->` above a command is shown.
 - Beside each page lies its Markdown, and `llms.txt` lists all pages with what a reader can do after each.
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+OUTSIDE = {"index.md": "README.md"} | {name: name for name in ("CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")}
 """Pages of the site that lie elsewhere in the repository."""
 COPIES = "repository"
 SUMMARY = "Asynchronous, off-policy reinforcement learning for language models with trajectory balance. Command and package: tba."
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+_BEFORE_LIST = re.compile(r"^(?![-*] |\d+\. |[|#>\s])(.+)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)
+"""A line of a paragraph, with a list under it."""
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -100,7 +102,7 @@ def as_on_github(text: str) -> str:
     parts = _FENCE.split(text)
     for place in range(0, len(parts), 2):
         plain = re.sub(r"<!-- needs: (.*?) -->", r'<p class="needs">Needs \1.</p>\n', parts[place])
-        parts[place] = re.sub(r"^(?![-*|#>]|\d+\. |\s)(.+)\n(?=(?:[-*]|\d+\.) )", r"\1\n\n", plain, flags=re.MULTILINE)
+        parts[place] = _BEFORE_LIST.sub(r"\1\n\n", plain)
     return "".join(parts)
 
 
