@@ -31,11 +31,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 WHAT_IS_TRAINED: dict[str, dict[str, Any]] = {
     "all weights": {},
-    "adapters of rank 16": {"model": {"lora_rank": 16}},
+    "adapters, rank 16": {"model": {"lora_rank": 16}},
 }
 PASSES = (4_352, 1_024)
 """Tokens of a pass: one whole group at the default settings with its prompt, and the usual first remedy."""
-HEAD = ("model", "trained", "Trainer", "each Searcher", "shared memory", "together", f"together, passes of {PASSES[1]:,}")
+HEAD = ("model", "trained", "Trainer", "each Searcher", "shared memory", "together", f"with passes of {PASSES[1]:,}")
 
 
 def memory_table() -> str:
@@ -44,9 +44,9 @@ def memory_table() -> str:
         for trained, settings in WHAT_IS_TRAINED.items():
             whole, small = (estimated(sizes, settings, num_tokens) for num_tokens in PASSES)
             parts = (whole.trainer, whole.searcher, whole.published, whole.total, small.total)
-            rows.append((model, trained, *(f"{part / 1e9:.1f} GB" for part in parts)))
+            rows.append((model, trained, *(f"{part / 1e9:.1f}" for part in parts)))
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(lines) + f"\n\nA pass has {PASSES[0]:,} tokens, one whole group, except in the last column.\n"
+    return "\n".join(lines) + f"\n\nIn gigabytes. A pass has {PASSES[0]:,} tokens, one whole group, except in the last column.\n"
 
 
 def estimated(sizes: dict[str, Any], settings: dict[str, Any], num_tokens: int) -> Estimate:
