@@ -14,8 +14,8 @@ HEAD = """\
 
 <!-- Written by `make docs` from `tba COMMAND --help`. Do not edit. -->
 
-On this page you can look up every command and its options. `tba COMMAND --help` prints the same. Settings, which many commands
-take as `--section.key value`, have [a page of their own](configuration.md).
+On this page you can look up every command and its options. `tba COMMAND --help` prints the same. Settings, which many
+commands take as `--section.key value`, have [a page of their own](configuration.md).
 
 """
 EXIT_CODES = """\
@@ -52,7 +52,7 @@ def printed(*words: str) -> str:
 
 
 def without_repeats(text: str) -> str:
-    """Without what this page or that of the settings says already: the list of all commands, the list of all settings."""
+    """Without the lists of all commands and of all settings, which this page and that of the settings have already."""
     text = text.replace(cli.USAGE, "").replace(settings_text(), "  (see the page of the settings)\n")
     return text.strip("\n") + "\n" if text.strip() else "It has no options.\n"
 

@@ -13,20 +13,38 @@ from tba.launch.memory_estimate import Estimate, estimate, shape_of
 _QWEN: dict[str, Any] = {"vocab_size": 151_936, "tie_word_embeddings": True}
 MODELS: dict[str, dict[str, Any]] = {
     "SmolLM2-135M": {
-        **{"num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1_536, "num_attention_heads": 9},
-        **{"num_key_value_heads": 3, "vocab_size": 49_152, "tie_word_embeddings": True},
+        "num_hidden_layers": 30,
+        "hidden_size": 576,
+        "intermediate_size": 1_536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49_152,
+        "tie_word_embeddings": True,
     },
     "Qwen2.5-0.5B": {
-        **{"num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4_864, "num_attention_heads": 14},
-        **{"num_key_value_heads": 2, **_QWEN},
+        "num_hidden_layers": 24,
+        "hidden_size": 896,
+        "intermediate_size": 4_864,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        **_QWEN,
     },
     "Qwen2.5-1.5B": {
-        **{"num_hidden_layers": 28, "hidden_size": 1_536, "intermediate_size": 8_960, "num_attention_heads": 12},
-        **{"num_key_value_heads": 2, **_QWEN},
+        "num_hidden_layers": 28,
+        "hidden_size": 1_536,
+        "intermediate_size": 8_960,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        **_QWEN,
     },
     "Qwen2.5-7B": {
-        **{"num_hidden_layers": 28, "hidden_size": 3_584, "intermediate_size": 18_944, "num_attention_heads": 28},
-        **{"num_key_value_heads": 4, "vocab_size": 152_064, "tie_word_embeddings": False},
+        "num_hidden_layers": 28,
+        "hidden_size": 3_584,
+        "intermediate_size": 18_944,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152_064,
+        "tie_word_embeddings": False,
     },
 }
 WHAT_IS_TRAINED: dict[str, dict[str, Any]] = {
@@ -46,7 +64,10 @@ def memory_table() -> str:
             parts = (whole.trainer, whole.searcher, whole.published, whole.total, small.total)
             rows.append((model, trained, *(f"{part / 1e9:.1f}" for part in parts)))
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(lines) + f"\n\nIn gigabytes. A pass has {PASSES[0]:,} tokens, one whole group, except in the last column.\n"
+    return (
+        "\n".join(lines)
+        + f"\n\nIn gigabytes. A pass has {PASSES[0]:,} tokens, one whole group, except in the last column.\n"
+    )
 
 
 def estimated(sizes: dict[str, Any], settings: dict[str, Any], num_tokens: int) -> Estimate:

@@ -32,8 +32,8 @@ if __name__ == "__main__":
     print(result.summary["held_out_reward_last"], result.best_model)
 ```
 
-Sections of settings are keyword arguments: `trainer={"learning_rate": 2e-5}` is `--trainer.learning-rate 2e-5`. All of them are in
-[configuration](configuration.md).
+Sections of settings are keyword arguments: `trainer={"learning_rate": 2e-5}` is `--trainer.learning-rate 2e-5`.
+[Configuration](configuration.md) has all of them.
 
 """
 RESULT_HEAD = """\

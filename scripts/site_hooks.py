@@ -1,7 +1,7 @@
 """What the site needs beside mkdocs: pages from outside docs/, GitHub's habits of Markdown, and files for assistants.
 
-- README.md is the landing page; other pages of the repository's root are pages of the site. Other files of the repository that pages
-  link to are copied into the folder `repository` of the site.
+- README.md is the landing page; some other pages of the repository's root are pages, too. Other files of the repository
+  that pages link to are copied into the folder `repository` of the site.
 - A list may follow a paragraph without an empty line, as on GitHub. `<!-- needs: … -->` above a command is shown.
 - Beside each page lies its Markdown, and `llms.txt` lists all pages with what a reader can do after each.
 """
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 OUTSIDE = {"index.md": "README.md"} | {name: name for name in ("CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")}
 """Pages of the site that lie elsewhere in the repository."""
 COPIES = "repository"
-SUMMARY = "Asynchronous, off-policy reinforcement learning for language models with trajectory balance. Command and package: tba."
+SUMMARY = "Asynchronous, off-policy reinforcement learning for language models with trajectory balance."
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _BEFORE_LIST = re.compile(r"^(?![-*] |\d+\. |[|#>\s])(.+)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)
 """A line of a paragraph, with a list under it."""

@@ -1,8 +1,8 @@
 """Draws docs/images/staleness.svg: timelines of a synchronous and of an asynchronous run, and how old their data are.
 
-Times are made up: every phase takes one unit, or as long as a sync period. What follows is computed: which version of the
-weights writes, which version's data a step is trained on, and their age. The picture has a background of its own, and
-colours for dark pages too.
+Times are made up: every phase takes one unit, or as long as a sync period. What follows is computed: which version of
+the weights writes, which version's data a step is trained on, and their age. The picture has a background of its own,
+and colours for dark pages too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ STYLE = """
   .arrow { stroke: #5b6070; stroke-width: 1.5; } .head { fill: #5b6070; } .in { fill: #16181f; }
   .c0 { fill: #a9c7f5; } .c1 { fill: #b5e3b8; } .c2 { fill: #f9d48b; } .c3 { fill: #f3b6c9; } .c4 { fill: #cdb9f0; }
   @media (prefers-color-scheme: dark) {
-    .card { fill: #1d2029; stroke: #3a3f4d; } .word { fill: #e8eaf0; } .soft { fill: #a7adbd; } .waits { fill: #2b2f3b; }
-    .arrow { stroke: #a7adbd; } .head { fill: #a7adbd; }
+    .card { fill: #1d2029; stroke: #3a3f4d; } .word { fill: #e8eaf0; } .soft { fill: #a7adbd; }
+    .waits { fill: #2b2f3b; } .arrow { stroke: #a7adbd; } .head { fill: #a7adbd; }
   }"""
 LEGEND = (
-    "Each colour is a version of the weights: in a Searcher's row the one that writes, in the Trainer's row the one that "
-    "wrote the data."
+    "Each colour is a version of the weights: in a Searcher's row the one that writes, in the Trainer's row the one "
+    "that wrote the data."
 )
 
 

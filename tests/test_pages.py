@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from documented_commands import COMMAND, Command, commands_in, fault, split, unknown_options, unknown_settings
-
 from shown_blocks import blocks_of
 from site_hooks import opening
 

@@ -25,10 +25,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FETCHED = (
+    r"""<(?:script|img|iframe)[^>]+src=["']?(https?:[^"' >]+)""",
+    r"""<link[^>]+href=["']?(https?:[^"' >]+)""",
+    r"""url\(["']?(https?:[^"')]+)""",
+)
+
+
 def loaded_from_elsewhere(text: str) -> list[str]:
     """What a browser would fetch from another host to show this."""
-    fetched = r"""<(?:script|img|iframe)[^>]+src=["']?(https?:[^"' >]+)|<link[^>]+href=["']?(https?:[^"' >]+)|url\(["']?(https?:[^"')]+)"""
-    return [address for found in re.findall(fetched, text) for address in found if address]
+    return [address for pattern in FETCHED for address in re.findall(pattern, text)]
 
 
 def test_what_is_loaded_from_elsewhere_is_found() -> None:
@@ -66,7 +72,15 @@ def test_links_of_the_markdown_lead_somewhere_in_the_site(site: Path) -> None:
 def test_pages_are_in_the_order_in_which_people_read() -> None:
     nav = load_config(str(ROOT / "mkdocs.yml")).nav
     order = [page for _, pages in site_hooks.sections(nav) for page in pages]
-    wanted = ["index.md", "install.md", "quickstart.md", "data-and-rewards.md", "tuning.md", "configuration.md", "architecture.md"]
+    wanted = [
+        "index.md",
+        "install.md",
+        "quickstart.md",
+        "data-and-rewards.md",
+        "tuning.md",
+        "configuration.md",
+        "architecture.md",
+    ]
     assert [page for page in order if page in wanted] == wanted
 
 
@@ -77,7 +91,10 @@ def test_pages_are_in_the_order_in_which_people_read() -> None:
         ("In this order:\n1. One.\n", "In this order:\n\n1. One.\n"),
         ("- A list\n  goes on.\n- Next.\n", "- A list\n  goes on.\n- Next.\n"),
         ("```\na\n- b\n```\n", "```\na\n- b\n```\n"),
-        ("<!-- needs: data, hours -->\n```sh\nls\n```\n", '<p class="needs">Needs data, hours.</p>\n\n```sh\nls\n```\n'),
+        (
+            "<!-- needs: data, hours -->\n```sh\nls\n```\n",
+            '<p class="needs">Needs data, hours.</p>\n\n```sh\nls\n```\n',
+        ),
     ],
 )
 def test_markdown_reads_as_on_github(written: str, shown: str) -> None:

@@ -1,7 +1,7 @@
 """Commands that pages show, run as they stand in a folder that has what they name; trainings are made short.
 
-Blocks that need more than a test has are marked with what they need (`shown_blocks`). A block that is not marked and cannot
-be run fails here.
+Blocks that need more than a test has are marked with what they need (`shown_blocks`). A block that is not marked and
+cannot be run fails here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,18 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
 MODELS = ("PATH_OR_ID", "MODEL", "models/SmolLM2-135M-Instruct")
 """Where a tiny chat model stands in for the reader's."""
 SHORT = {
-    **{"run.launcher": "inline", "run.display": "none", "run.num-threads": "1", "trainer.num-steps": "2"},
-    **{"trainer.num-groups": "2", "trainer.group-size": "2", "searcher.num-responses": "2"},
-    **{"searcher.prompts-per-batch": "2", "engine.max-new-tokens": "8", "evaluation.num-prompts": "2"},
-    **{"metrics.tensorboard": "false", "trainer.micro-batch-tokens": "2048"},
+    "run.launcher": "inline",
+    "run.display": "none",
+    "run.num-threads": "1",
+    "trainer.num-steps": "2",
+    "trainer.num-groups": "2",
+    "trainer.group-size": "2",
+    "searcher.num-responses": "2",
+    "searcher.prompts-per-batch": "2",
+    "engine.max-new-tokens": "8",
+    "evaluation.num-prompts": "2",
+    "metrics.tensorboard": "false",
+    "trainer.micro-batch-tokens": "2048",
 }
 """Added to a training, where the command does not say otherwise."""
 SHORT_EVALUATION = {"evaluation.num-prompts": "2", "engine.max-new-tokens": "8", "run.num-threads": "1"}
@@ -99,7 +107,9 @@ def test_blocks_of_both_kinds_are_found() -> None:
 
 def test_a_command_that_nobody_can_run_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```\nmake dinner  # now\n```\n<!-- needs: a clone, hours -->\n```sh\nmake supper\n```\n```toml\na = 1\n```\n")
+    page.write_text(
+        "```\nmake dinner  # now\n```\n<!-- needs: a clone, hours -->\n```sh\nmake supper\n```\n```toml\na = 1\n```\n"
+    )
     plain, marked = blocks_of(page)
     assert plain.is_run
     assert marked.needs == ("a clone", "hours")
