@@ -50,6 +50,7 @@ measure it yourself.
 Every row is a ratio: speed relative to a baseline measured in the same run on the same machine. Both sides run in turn,
 so that a noisy minute hits both. The spread is the range over repetitions. ✓ and ✗ say whether the target was met in
 that run. Tables hold what a program measured, and nothing else; commentary was written by hand and is marked as such.
+A Searcher, in these tables, is a rollout worker.
 
 `make bench` measures the quick form of each benchmark and writes results and page to `build/benchmarks`.
 `make bench-full` measures the full form, with longer runs, more repetitions and the peers, and writes this page. It

@@ -153,6 +153,12 @@ def test_mop_is_expanded_where_it_is_first_used(path: Path) -> None:
     assert first is None or "most-on-policy" in text[max(0, first.start() - 80) : first.end() + 80].replace("\n", " ")
 
 
+@pytest.mark.parametrize("path", [ROOT / "README.md", *SITE], ids=lambda path: path.stem)
+def test_a_page_that_speaks_of_searchers_says_what_they_are(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert "Searcher" not in text or "rollout worker" in text or path.name in ("command-line.md", "metrics.md")
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_examples_in_python_are_python(path: Path) -> None:
     for block in blocks_of(path, "python"):
