@@ -20,7 +20,7 @@ from tba.types import TbaError
 
 
 def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]:
-    """Evaluate, print the results, and write every answer to `output`, or to a file that is announced."""
+    """Evaluate, print what came out, and write every answer to `output`, or to a file that is announced."""
     for note in check(config, to_train=False):
         print(note)
     output = output or answers_file(config.model.path, config.task.kind)

@@ -23,7 +23,7 @@ class Curves:
 
     judged_by: str
     evaluated: Sequence[tuple[float, float, float | None]]
-    """When, the result, and its standard error."""
+    """When, what came out, and its standard error."""
     searched: Sequence[tuple[float, float]]
     """When, and the mean reward of fresh responses."""
 
