@@ -6,6 +6,7 @@ cannot be run fails here.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import string
@@ -44,6 +45,7 @@ SHORT = {
 }
 """Added to a training, where the command does not say otherwise."""
 SHORT_EVALUATION = {"evaluation.num-prompts": "2", "engine.max-new-tokens": "8", "run.num-threads": "1"}
+NUMBERS = itertools.count()
 
 
 def block_in(page: str, language: str, beginning: str) -> str:
@@ -77,7 +79,8 @@ def words_of(line: str) -> list[str]:
     """A command as it is run: a training is short, and an evaluation."""
     words = shlex.split(line)
     assert words[0] == "tba", f"only `tba …` is run: mark the block with what it needs: {line}"
-    added = {"train": SHORT, "eval": SHORT_EVALUATION}.get(words[1], {})
+    name = {"run.name": f"shown-{next(NUMBERS)}"}  # a name made of the time could be there already
+    added = {"train": SHORT | name, "replay": name, "eval": SHORT_EVALUATION}.get(words[1], {})
     given = {word.removeprefix("--").partition("=")[0] for word in words}
     return words[1:] + [part for name, value in added.items() if name not in given for part in (f"--{name}", value)]
 
