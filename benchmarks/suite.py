@@ -44,9 +44,13 @@ HEAD = """\
 <!-- Written by `python -m benchmarks page`. The tables come from the results in benchmarks/*.json, which programs
 wrote; the commentary comes from benchmarks/notes.md. Edit neither this page nor the results. -->
 
-Every row is a ratio within one run on one machine: both sides run in turn, so that a noisy minute hits both. The spread
-is the range over repetitions. ✓ and ✗ say whether the target was met in that run. Tables hold what a program measured,
-and nothing else; commentary was written by hand and is marked as such.
+After this page you know how fast `tba` generates and trains, compared with transformers, vLLM and TRL, and how to
+measure it yourself.
+
+Every row is a ratio: speed relative to a baseline measured in the same run on the same machine. Both sides run in turn,
+so that a noisy minute hits both. The spread is the range over repetitions. ✓ and ✗ say whether the target was met in
+that run. Tables hold what a program measured, and nothing else; commentary was written by hand and is marked as such.
+A Searcher, in these tables, is a rollout worker.
 
 `make bench` measures the quick form of each benchmark and writes results and page to `build/benchmarks`.
 `make bench-full` measures the full form, with longer runs, more repetitions and the peers, and writes this page. It

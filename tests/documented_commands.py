@@ -30,8 +30,8 @@ FREE_TABLES = ("--task.settings.", "--model.chat-template-kwargs.", "--chat-temp
 """Settings whose names are not ours: they go to another package, or to a chat template."""
 
 
-NO_SETTINGS = ("model.generate",)
-"""Looks like a setting, and is a method of transformers."""
+NO_SETTINGS = ("model.generate", "model.name")
+"""Look like settings: a method of transformers, and a setting of prime-rl."""
 FILES = (".py", ".toml", ".jsonl", ".json", ".md")
 OURS = (("tba",), (COMMAND,))
 

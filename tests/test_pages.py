@@ -8,15 +8,24 @@ from pathlib import Path
 
 import pytest
 from documented_commands import COMMAND, Command, commands_in, fault, split, unknown_options, unknown_settings
+from shown_blocks import blocks_of
+from site_hooks import opening
 
+from tba.config.help import setting_names
+from tba.config.other_names import OTHER_NAMES
 from tba.config.ready import ready_names
 from tba.extras import EXTRAS, install_hint
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOT_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md"]
+PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
+SITE = sorted((ROOT / "docs").glob("*.md"))
+"""Pages of the documentation, without the notes that some of them are made from."""
 PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "tba/configs").rglob("*.toml"))
-COMMANDS = [found for path in (*PAGES, *PROGRAMS, *CONFIGURATIONS) for found in commands_in(path, ROOT)]
+WRITTEN = [path for path in (*PAGES, *PROGRAMS, *CONFIGURATIONS) if path.name != "command-line.md"]
+"""By people: the page of the commands is what the commands print."""
+COMMANDS = [found for path in WRITTEN for found in commands_in(path, ROOT)]
 
 
 def faults_of(text: str) -> list[str | None]:
@@ -126,6 +135,49 @@ def test_the_demo_takes_as_long_everywhere() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# How pages read
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [path for path in SITE if path.name != "metrics.md"], ids=lambda path: path.stem)
+def test_a_page_begins_with_what_one_can_do_after_it(path: Path) -> None:
+    heading, purpose = opening(path.read_text("utf-8"))
+    assert heading
+    assert re.match(r"(After (reading )?this page|On this page) ", purpose), purpose
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *SITE], ids=lambda path: path.stem)
+def test_mop_is_expanded_where_it_is_first_used(path: Path) -> None:
+    text = path.read_text("utf-8")
+    first = re.search(r"\bMOP\b", text)
+    assert first is None or "most-on-policy" in text[max(0, first.start() - 80) : first.end() + 80].replace("\n", " ")
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *SITE], ids=lambda path: path.stem)
+def test_a_page_that_speaks_of_searchers_says_what_they_are(path: Path) -> None:
+    text = " ".join(path.read_text("utf-8").split())
+    assert "Searcher" not in text or "rollout worker" in text or path.name in ("command-line.md", "metrics.md")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_in_python_are_python(path: Path) -> None:
+    for block in blocks_of(path, "python"):
+        compile(block.text, path.name, "exec")
+
+
+def test_names_of_other_tools_mean_what_the_page_says() -> None:
+    text = (ROOT / "docs/coming-from.md").read_text("utf-8")
+    table = text.partition("## Settings side by side")[2].partition("## What to bring")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    assert len(rows) > 15
+    for [ours], *others in ([re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows):
+        assert ours in setting_names()
+        answered = {ours, ours.partition(".")[2], *OTHER_NAMES.get(ours, ())}
+        for name in (name for cell in others for name in cell):
+            assert answered & {name.split(".", n)[-1] for n in range(name.count(".") + 1)}, name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Installation
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -154,7 +206,7 @@ def test_messages_ask_for_extras_in_one_way() -> None:
 
 def test_the_extras_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(project["optional-dependencies"]) - {"dev"} == EXTRAS
+    assert set(project["optional-dependencies"]) - {"dev", "docs"} == EXTRAS
     assert install_hint("trl") == f"pip install '{project['name']}[trl]'"
 
 
@@ -166,7 +218,7 @@ def test_extras_that_pages_name_are_there() -> None:
         for extra in names.split(",")
     }
     assert named
-    assert named <= EXTRAS | {"dev"}
+    assert named <= EXTRAS | {"dev", "docs"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

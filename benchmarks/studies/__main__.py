@@ -37,7 +37,8 @@ def page() -> str:
             records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             title = name.replace("-", ", ").capitalize()
             parts.append(f"## {title}\n\n{notes.get(name, '')}\n{table(records)}")
-            parts.append(f"```\n{COMMANDS.get(name, f'tba sweep benchmarks/studies/{name}.toml')}\n```\n")
+            command = COMMANDS.get(name, f"tba sweep benchmarks/studies/{name}.toml")
+            parts.append(f"<!-- needs: a clone and hours -->\n```sh\n{command}\n```\n")
     parts.append(notes["not measured yet"])
     return "\n".join(parts)
 

@@ -10,15 +10,16 @@ from tba.config.section import Device, FloatList, Section, StringList
 
 
 class SearcherConfig(Section):
-    """The processes that explore."""
+    """The Searchers (rollout workers): processes that generate responses and have them scored."""
 
     num_searchers: int = Field(1, ge=1)
-    """How many Searchers run."""
+    """Number of Searchers (rollout workers). Each is a process of its own."""
     num_responses: int = Field(16, ge=2)
     """Responses generated for each prompt (S in the paper)."""
     prompts_per_batch: int = Field(8, ge=1)
-    """Bounds what a Searcher generates at a time: `searcher.prompts_per_batch` times `searcher.num_responses`
-    responses. A response that ends makes room for the next, of the same prompt or of another."""
+    """Prompts that a Searcher works on at a time, so that it generates at most `searcher.prompts_per_batch` times
+    `searcher.num_responses` responses at once. A response that ends makes room for the next, of the same prompt or of
+    another."""
     prompts: Literal["shuffle", "solve_rate"] = "shuffle"
     """Which prompts Searchers explore. `shuffle` walks through all of them in a random order, then through all of them
     again. `solve_rate` prefers prompts whose responses get different rewards, as those that are solved sometimes, and
@@ -87,7 +88,7 @@ class RewardConfig(Section):
     dry_call: bool = True
     """Whether `reward.functions` are called before a run starts, once and in a process of their own, on two made-up
     responses to the first prompt. What is wrong with a function then shows at once. Switch it off for a function that
-    cannot score texts of any kind, or whose call is dear."""
+    cannot score texts of any kind, or whose call is expensive."""
     num_processes: int = Field(1, ge=1)
     """Reward processes of each Searcher. A process scores one group at a time, or several if functions are `async def`,
     which is the way to wait for a judge, a sandbox or a network. Raise it when a run says that rewards hold a Searcher

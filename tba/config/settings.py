@@ -38,7 +38,7 @@ def _reward_shorthand(value: Any) -> Any:
 
 
 class Config(Section):
-    """The whole tree."""
+    """All settings of a run, section by section. A TOML file and the command line have the same sections."""
 
     run: RunConfig = RunConfig()
     model: Annotated[ModelConfig, BeforeValidator(_model_shorthand)]

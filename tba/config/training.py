@@ -20,8 +20,8 @@ class BufferConfig(Section):
     capacity_per_prompt: int = Field(100, ge=1)
     """Most trajectories that the buffer keeps for one prompt. When there are more, the oldest are dropped."""
     recent_fraction: float = Field(0.5, ge=0, le=1)
-    """Probability that a group is drawn from the newest data only (m in the paper). The newest data are the latest
-    merges, as few of them as hold `trainer.num_groups` groups."""
+    """Probability that a group is drawn from the newest data only (m in the paper). The newest data are the most recent
+    merges that together have at least `trainer.num_groups` groups."""
     uniform_fraction: float = Field(0.5, ge=0, le=1)
     """Weight of the uniform distribution when responses are drawn from the whole buffer (u). The rest of the weight is
     on a softmax of their rewards."""
@@ -36,7 +36,7 @@ class BufferConfig(Section):
 
 
 class TrainerConfig(Section):
-    """The process that learns."""
+    """The Trainer (the learner): the process that makes optimizer steps."""
 
     num_steps: int = Field(200, ge=1)
     """Optimizer steps of the run."""

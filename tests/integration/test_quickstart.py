@@ -1,4 +1,4 @@
-"""The quick start, as its page has it: with a real model where TBA_SMOLLM2 names one, and else with a tiny one."""
+"""The commands of docs/quickstart.md: with a real model where TBA_SMOLLM2 names one, and else with a tiny one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_held_out_reward_rises(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("make_rows.py").write_text(make_rows, "utf-8")
     Path("rewards.py").write_text(rewards, "utf-8")
     runpy.run_path("make_rows.py")
-    fetch, train, _ = (shlex.split(block.replace("\\\n", " ")) for block in blocks(""))
+    fetch, train, evaluate = (shlex.split(block.replace("\\\n", " ")) for block in blocks("sh"))
     assert fetch == ["tba", "fetch", "smollm2"]
     named = train[train.index("--model") + 1]
     assert named == "models/SmolLM2-135M-Instruct"
@@ -52,4 +52,5 @@ def test_the_held_out_reward_rises(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     first, *_, last = [record["reward"] for record in records(Path("runs/capitals"), "eval")]
     assert last > first + 0.05
     assert "held-out reward" in done.stdout
+    assert tba(*evaluate[1:], "--run.num-threads", "1").returncode == 0
     assert "accuracy" not in done.stdout, "a reward of one's own has no right and wrong"
