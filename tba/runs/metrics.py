@@ -67,25 +67,36 @@ class Metrics:
             sink.close()
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """All records of a run, without those that a resume took back: steps done after the checkpoint it started from."""
+def read_metrics(run: Path, kinds: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """All records of a run, or those of some kinds, without those that a resume took back: steps done after the
+    checkpoint it started from. Lines of other kinds are not parsed, so a few records of a long run are read fast."""
     records: list[dict[str, Any]] = []
-    for record in _lines(run / METRICS):
+    for record in _lines(run / METRICS, (*kinds, "event") if kinds else ()):
         if record.get("event") == "resumed":
             records = [r for r in records if r["kind"] == "event" or r["step"] <= record["step"]]
         records.append(record)
-    return records
+    return [r for r in records if r["kind"] in kinds] if kinds else records
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path, kinds: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    beginnings = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
     if not path.exists():
         return
     with open(path, "rb") as file:
         for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue  # the last line of a process that was killed while writing it
+            if not kinds or line.startswith(beginnings):
+                record = parsed_line(line)
+                if record is not None:
+                    yield record
+
+
+def parsed_line(line: bytes) -> dict[str, Any] | None:
+    """None for the last line of a process that was killed while writing it."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return record
 
 
 def _is_torn(path: Path) -> bool:

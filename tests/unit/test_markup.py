@@ -14,7 +14,8 @@ from tba.config.settings import Config
 from tba.launch.evaluation import _breakdown_table, _table
 from tba.runs.activity import Activity
 from tba.runs.compare import show_comparison
-from tba.runs.display import Display, end_table, told
+from tba.runs.display import Display, told
+from tba.runs.end_table import end_table
 from tba.runs.run_config import write_run_config
 from tba.runs.status import show_status
 from tba.runs.summary import summarise
