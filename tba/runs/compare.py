@@ -20,7 +20,7 @@ from tba.runs.plots import check_can_draw, draw_curves, draw_front
 from tba.runs.printable import printable
 from tba.runs.settings_diff import setting_text, settings_that_differ
 from tba.runs.state import State, Standing, standing_of
-from tba.runs.summary import headline_of_run, summarise
+from tba.runs.summary import SUMMARY, headline_of_run, summarise
 from tba.runs.summary_rows import SummaryRow, summary_rows
 from tba.runs.terminal import terminal
 from tba.tasks import Headline
@@ -51,7 +51,7 @@ class Compared:
         if self.standing.summary is not None and self.standing.state is not State.RUNNING:
             return self.standing.summary
         if not self.records:
-            raise TbaError(f"{self.path} has no metrics yet: it has just begun, or ended before it made a step")
+            raise TbaError(f"{self.path} has neither {SUMMARY} nor metrics: it is not a run, or has just begun")
         return summarise(self.records, self.headline)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tba.extras import install_hint
 from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms
+from tba.runs.charts import Charts
 from tba.runs.time_spent import time_record
 from tba.types import TbaError
 
@@ -26,8 +27,8 @@ METRICS = "metrics.jsonl"
 
 class Sink(Protocol):
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """One record. Names in `values` begin with the kind, except those of the kind `train`. A record may be about
-        an older step than the one before it: an evaluation is about the weights that it was made with."""
+        """One record as charts (`runs/charts.py`). A record may be about an older step than the one before it: an
+        evaluation is about the weights that it was made with."""
 
     def close(self) -> None: ...
 
@@ -44,6 +45,7 @@ class Metrics:
             os.write(self._file, b"\n")  # else the first record would go down with the line before it
         self._start = time.monotonic() - elapsed
         self._sinks = sinks
+        self._charts = Charts()
         self._alarms = alarms
 
     @property
@@ -54,9 +56,9 @@ class Metrics:
         record = {"kind": kind, "step": step, "time": round(self.elapsed, 3), **values}
         os.write(self._file, (json.dumps(_plain(record)) + "\n").encode())
         if self._sinks and kind != "event":
-            numbers = {_prefix(kind) + k: float(v) for k, v in values.items() if _is_number(v)}
+            charts = self._charts.of(record)
             for sink in self._sinks:
-                sink.write(kind, step, numbers)
+                sink.write(kind, step, charts)
         if self._alarms is not None and kind != "event":
             for event in self._alarms.look(record):
                 self.write("event", step, event)
@@ -108,14 +110,6 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _prefix(kind: str) -> str:
-    return "" if kind == "train" else f"{kind}/"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _plain(value: Any) -> Any:
     """JSON has no NaN or infinity; they become null."""
     if isinstance(value, Mapping):
@@ -149,7 +143,8 @@ class WandbSink:
     """Weights & Biases. Every record becomes a row of its own, and names the step it is about.
 
     W&B's own step must not fall: it drops a row that has a lower one, and merges rows that have the same. So records
-    are sent without it, and every number is drawn over `step`, `search/step` or `eval/step`, which stand in the row.
+    are sent without it, and every number is drawn over `train/step`, `search/step` or `eval/step`, which stand in the
+    row.
     """
 
     def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
@@ -157,7 +152,7 @@ class WandbSink:
         self._defined: set[str] = set()
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        axis = f"{_prefix(kind)}step"
+        axis = f"{kind}/step"
         # Each by its name: where a name matches two patterns, W&B does not say which of them counts.
         for name in [name for name in values if name not in self._defined]:
             self._module.define_metric(name, step_metric=axis)

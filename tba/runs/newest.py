@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tba.runs.folder import last_started
 from tba.runs.overview import is_run, runs_in
+from tba.runs.state import check_is_run
 from tba.types import TbaError
 
 
@@ -18,6 +19,10 @@ def newest_run(root: Path) -> Path:
             runs += runs_in(folder)
         except TbaError:
             continue  # a folder that is not ours to read
-    if not runs:
-        raise TbaError(f"there is no run in {root} yet: name one, or make one with tba train")
-    return max(runs, key=last_started)
+    for run in sorted(runs, key=last_started, reverse=True):
+        try:
+            check_is_run(run)
+        except TbaError:
+            continue  # `tba runs` says what is wrong with it
+        return run
+    raise TbaError(f"there is no run in {root} yet: name one, or make one with tba train")

@@ -17,7 +17,7 @@ from typing import Any
 from tba.runs.folder import last_started
 from tba.runs.records import read_evaluations
 from tba.runs.run_config import CONFIG
-from tba.runs.state import Standing, State, read_settings, standing_of
+from tba.runs.state import Standing, State, check_is_run, read_settings, standing_of
 from tba.runs.summary import headline_of_run
 from tba.types import TbaError
 
@@ -88,7 +88,7 @@ def _row(path: Path) -> Row:
     try:
         if is_run(path):
             return run_row(path)
-        inner = runs_in(path)
+        inner = [run for run in runs_in(path) if _has_settings(run)]
         if inner:
             states = Counter(standing_of(run).state for run in inner)
             return FolderRow(path, states, max(map(last_started, inner)), size_on_disk(path))
@@ -101,7 +101,16 @@ def _row(path: Path) -> Row:
         return Unreadable(path, f"its files are not those of a run ({type(error).__name__}: {error})")
 
 
+def _has_settings(run: Path) -> bool:
+    try:
+        check_is_run(run)
+    except TbaError:
+        return False
+    return True
+
+
 def run_row(run: Path) -> RunRow:
+    check_is_run(run)
     settings, standing = read_settings(run), standing_of(run)
     metric, first, last = _headline(run, standing)
     started = last_started(run)

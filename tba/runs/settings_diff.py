@@ -19,17 +19,21 @@ def settings_that_differ(runs: Sequence[Path]) -> dict[str, list[Any]]:
     """`trainer.learning_rate` and its like: the value of each run, None where a run has none."""
     each = [flat_settings(run) for run in runs]
     names = dict.fromkeys(name for settings in each for name in settings)
-    values = {name: [settings.get(name) for settings in each] for name in names if name not in _OF_THE_FOLDER}
-    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+    told = [settings for settings in each if settings]
+    differ = [name for name in names if any(settings.get(name) != told[0].get(name) for settings in told)]
+    return {name: [settings.get(name) for settings in each] for name in differ if name not in _OF_THE_FOLDER}
 
 
 def flat_settings(run: Path) -> dict[str, Any]:
     """By their dotted names, with the defaults that the run did not write down. What this version cannot check, such as
-    the task of a package that is not installed here, is taken as it is written."""
+    the task of a package that is not installed here, is taken as it is written. Empty if nothing can be read."""
     try:
         settings = read_run_config(run).model_dump(mode="json")
     except TbaError:
-        settings = read_settings(run)
+        try:
+            settings = read_settings(run)
+        except TbaError:
+            return {}
     return {name: value for name, value in _flat(settings) if value is not None}
 
 

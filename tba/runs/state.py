@@ -41,7 +41,8 @@ class Standing:
 
     state: State
     step: int
-    num_steps: int
+    num_steps: int | None
+    """None if the settings do not say."""
     seconds: float
     """From its start to its last record, without the time between a stop and a resume."""
     summary: Mapping[str, Any] | None
@@ -49,8 +50,11 @@ class Standing:
 
 
 def standing_of(run: Path) -> Standing:
-    """Reads the end of the metrics and the summary only, so hundreds of runs take no time. TbaError if it is none."""
-    num_steps = num_replayed_steps(run) or _num_steps(read_settings(run), run)
+    """Reads the end of the metrics and the summary only, so hundreds of runs take no time."""
+    try:
+        num_steps = num_replayed_steps(run) or _num_steps(read_settings(run), run)
+    except TbaError:
+        num_steps = None
     was_held = is_held(run)
     step, seconds = newest_step(run)
     summary = _summary(run, step)
@@ -58,11 +62,16 @@ def standing_of(run: Path) -> Standing:
         state = State.RUNNING
     elif summary is None:
         state = State.CRASHED
-    elif step >= num_steps:
+    elif num_steps is None or step >= num_steps:
         state = State.FINISHED
     else:
         state = State.STOPPED_EARLY if was_stopped_early(run) else State.STOPPED
     return Standing(state, step, num_steps, seconds, summary)
+
+
+def check_is_run(run: Path) -> None:
+    """TbaError if the settings in the folder are not those of a run."""
+    _num_steps(read_settings(run), run)
 
 
 def read_settings(run: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tba.runs.compare import Point, pareto_front, points_of, show_comparison
+from tba.runs.compare import show_comparison
+from tba.runs.front import Point, pareto_front, points_of
 from tba.runs.summary import headline_of_run, summarise
 from tba.tasks import tldr
 from tba.types import TbaError
@@ -62,7 +63,8 @@ def test_points_need_a_win_rate_and_a_kl() -> None:
 def test_the_table_shows_every_evaluation_with_its_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_comparison([preference_run(tmp_path / "one"), preference_run(tmp_path / "two")])
     shown = capsys.readouterr().out
-    assert shown.count("0.600 ± 0.050") == 2
+    assert shown.count("0.400 → 0.600 ± 0.050") == 2
+    assert shown.count(" 0.600 ± 0.050") == 4
     assert "Pareto front" in shown
     assert "accuracy" not in shown
     assert "reference length" in shown
