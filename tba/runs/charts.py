@@ -36,7 +36,8 @@ _TOTALS = ("buffer/evicted", PROCESS_SECONDS)
 
 
 class Charts:
-    """Of one run: remembers the last record of each process, so that growth can be told."""
+    """Of one run, from now on: remembers the last record of each process, so that growth can be told. A process that is
+    started again has another name, or a run that is resumed begins with other charts."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, Any], Mapping[str, Any]] = {}
@@ -46,16 +47,14 @@ class Charts:
         kind, source = record["kind"], record.get("source")
         before = self._last.get((kind, source), {})
         self._last[kind, source] = record
-        if record.get(PROCESS_SECONDS, 0.0) < before.get(PROCESS_SECONDS, 0.0):
-            before = {}  # another process under the same name
         numbers = {name: float(value) for name, value in record.items() if _is_number(name, value)}
         charts = {_chart_name(kind, name): value for name, value in numbers.items() if not _grows(name)}
-        return {**charts, **_shares(kind, numbers, before), **_rates(kind, numbers, before), **_speed(record, before)}
+        return {**charts, **_shares(kind, numbers, before), **_rates(numbers, before), **_speed(record, before)}
 
 
 def _chart_name(kind: str, name: str) -> str:
     if kind != "train":
-        return f"search_{name}" if name in _GAUGES else f"{kind}/{name}"
+        return name if name in _GAUGES else f"{kind}/{name}"
     name = _RENAMED.get(name, name)
     beginning = next((known for known in _GROUPS if name.startswith(known)), None)
     return f"train/{name}" if beginning is None else _GROUPS[beginning] + name.removeprefix(beginning)
@@ -75,16 +74,13 @@ def _shares(kind: str, numbers: Mapping[str, float], before: Mapping[str, Any]) 
     return {_TIMES[kind] + name.removeprefix(SECONDS): value / passed for name, value in spent.items()}
 
 
-def _rates(kind: str, numbers: Mapping[str, float], before: Mapping[str, Any]) -> dict[str, float]:
+def _rates(numbers: Mapping[str, float], before: Mapping[str, Any]) -> dict[str, float]:
     passed = numbers.get(PROCESS_SECONDS, 0.0) - before.get(PROCESS_SECONDS, math.inf)
     if passed <= 0:
         return {}
     told_apart = (SECONDS, PROCESS_SECONDS)
     counts = [name for name in numbers if _grows(name) and not name.startswith(told_apart) and name in before]
-    return {
-        f"{name if kind == 'train' else f'search_{name}'}_per_second": (numbers[name] - before[name]) / passed
-        for name in counts
-    }
+    return {f"{name}_per_second": (numbers[name] - before[name]) / passed for name in counts}
 
 
 def _speed(record: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, float]:

@@ -36,8 +36,9 @@ class RunRow:
     metric: str
     """What it is judged by, such as `accuracy`."""
     first: float | None
-    """That number before training, and as it was evaluated last."""
+    """That number before training; None if it was evaluated once only."""
     last: float | None
+    """As it was evaluated last."""
     started: float
     """When it was last started or resumed, in seconds since 1970."""
     seconds: float
@@ -90,7 +91,8 @@ def _row(path: Path) -> Row:
             return run_row(path)
         inner = [run for run in runs_in(path) if _has_settings(run)]
         if inner:
-            states = Counter(standing_of(run).state for run in inner)
+            count = Counter(standing_of(run).state for run in inner)
+            states = {state: count[state] for state in State if count[state]}
             return FolderRow(path, states, max(map(last_started, inner)), size_on_disk(path))
         return Unreadable(path, f"there is no {CONFIG} in it")
     except TbaError as error:
@@ -156,7 +158,7 @@ def _headline(run: Path, standing: Standing) -> tuple[str, float | None, float |
     evals = read_evaluations(run)
     metric = headline.metric_of(evals[-1]) if evals else headline.metric
     values = [value for record in evals if (value := record.get(metric)) is not None]
-    return metric, values[0] if values else None, values[-1] if values else None
+    return metric, values[0] if len(values) > 1 else None, values[-1] if values else None
 
 
 def _text(settings: Mapping[str, Any], section: str, key: str) -> str:
