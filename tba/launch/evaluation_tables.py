@@ -55,8 +55,9 @@ def values_table(title: str, values: Mapping[str, Any]) -> Table:
 
 
 def breakdown_table(values: Mapping[str, Any]) -> Table:
-    heads = ("accuracy by", *(Column(head, justify="right") for head in ("prompts", "accuracy", "standard error")))
-    table = Table(*heads, title="broken down", title_justify="left")
+    table = Table("accuracy by", title="broken down", title_justify="left")
+    for head in ("prompts", "accuracy", "standard error"):
+        table.add_column(head, justify="right")
     for name in values:
         if is_part(name) and not name.endswith(("_se", "_n")):
             part = name.removeprefix("accuracy/")
@@ -79,8 +80,10 @@ def _label(name: str) -> str:
         return _LABELS[name]
     sampled = re.fullmatch(r"pass@(\d+)", name)
     if sampled:
-        return f"share of prompts solved within {sampled[1]} sampled responses" if sampled[1] != "1" else (
-            "share of sampled responses that are right"
+        return (
+            f"share of prompts solved within {sampled[1]} sampled responses"
+            if sampled[1] != "1"
+            else ("share of sampled responses that are right")
         )
     rewarded = re.fullmatch(r"rewards/(.+)/mean", name)
     return f"reward of {rewarded[1]}, mean" if rewarded else name.replace("_", " ")

@@ -84,7 +84,7 @@ def _rates(numbers: Mapping[str, float], before: Mapping[str, Any]) -> dict[str,
 
 
 def _speed(record: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, float]:
-    """Of the Trainer, from the end of the last step to the end of this one: what TRL's asynchronous trainer calls so."""
+    """Of the Trainer, from the end of the last step to the end of this one, under the names of TRL's async trainer."""
     seconds = record["time"] - before["time"] if record["kind"] == "train" and before else 0.0
     if seconds <= 0:
         return {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tba.runs.metrics import read_metrics
 from tba.runs.plots import check_can_draw, draw_curves, draw_front
 from tba.runs.printable import printable
 from tba.runs.settings_diff import setting_text, settings_that_differ
-from tba.runs.state import State, Standing, standing_of
+from tba.runs.state import Standing, State, standing_of
 from tba.runs.summary import SUMMARY, headline_of_run, summarise
 from tba.runs.summary_rows import SummaryRow, summary_rows
 from tba.runs.terminal import terminal
@@ -116,9 +116,10 @@ def _results_table(compared: Sequence[Compared], *, with_keys: bool) -> Table:
 def _keys_of(rows: Sequence[SummaryRow | None]) -> str:
     """`reward_first, …_last`: where keys begin alike, the beginning stands once."""
     keys = list(dict.fromkeys(key for row in rows if row for key in row.keys))
-    common = os.path.commonprefix(keys) if len(keys) > 1 else ""
-    start = common.rfind("_") if "_" in common else 0
-    return ", ".join([keys[0], *(f"…{key[start:]}" if start else key for key in keys[1:])])
+    words = [key.split("_") for key in keys]
+    num_alike = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*words, strict=False)))
+    alike = ["…"] if num_alike else []
+    return ", ".join([keys[0], *("_".join([*alike, *rest[num_alike:]]) for rest in words[1:])])
 
 
 def _rows(compared: Sequence[Compared]) -> dict[str, list[SummaryRow | None]]:

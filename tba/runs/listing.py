@@ -18,7 +18,7 @@ from tba.runs.terminal import terminal
 from tba.runs.wording import clock
 
 _STYLES = {State.RUNNING: "cyan", State.FINISHED: "green", State.CRASHED: "red"}
-_UNITS = ("kB", "MB", "GB", "TB")
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
 def show_runs(root: Path, *, as_json: bool = False) -> None:
@@ -98,10 +98,10 @@ def when(seconds: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    for unit in _UNITS:
-        count /= 1000
-        if count < 999.5:
-            break
+    units = iter(_UNITS)
+    unit, count = next(units), count / 1000
+    while count >= 999.5:
+        unit, count = next(units), count / 1000
     return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
 
 

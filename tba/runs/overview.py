@@ -171,7 +171,9 @@ def _folders(root: Path) -> Sequence[Path]:
     try:
         return list(_children(root))
     except FileNotFoundError:
-        raise TbaError(f"there is no folder {root}: runs are made in run.root, which is `runs` unless you set it") from None
+        raise TbaError(
+            f"there is no folder {root}: runs are made in run.root, which is `runs` unless you set it"
+        ) from None
     except OSError as error:
         raise TbaError(f"cannot read {root}: {error.strerror}") from None
 

@@ -1,6 +1,6 @@
-"""The summary of a run in words: a row for each thing that it tells, with the keys of `summary.json` that it is made of.
+"""The summary of a run in words: a row for each thing that it tells, with its keys in `summary.json`.
 
-The table at the end of a run, `tba compare` and `Result` in a notebook use the same rows, so that a number has one name.
+The table at the end of a run and `tba compare` have these rows, so that a number has one name.
 """
 
 from __future__ import annotations

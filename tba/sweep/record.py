@@ -127,4 +127,3 @@ def read_record(folder: Path) -> list[dict[str, Any]]:
             continue
         found[entry["arm"], entry["seed"]] = entry
     return list(found.values())
-

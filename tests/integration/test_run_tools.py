@@ -63,7 +63,7 @@ def test_a_run_is_evaluated_by_its_folder(finished: Path) -> None:
     assert "arithmetic: prompts answered greedily 1/1" in evaluated.stdout
     assert "arithmetic: prompts answered with 2 samples each 1/1" in evaluated.stdout
     assert "nan" not in evaluated.stdout
-    assert "│ accuracy of greedy responses " in evaluated.stdout
+    assert "│ accuracy of greedy " in evaluated.stdout
     assert listed(finished.parent)["done"]["state"] == "finished"
 
 

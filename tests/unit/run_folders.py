@@ -23,7 +23,13 @@ def search_record(reward: float, **values: Any) -> dict[str, Any]:
 
 
 def make_run(
-    run: Path, *, steps: int = 4, num_steps: int = 4, accuracies: tuple[float, ...] = (), ended: bool = True, **settings: Any
+    run: Path,
+    *,
+    steps: int = 4,
+    num_steps: int = 4,
+    accuracies: tuple[float, ...] = (),
+    ended: bool = True,
+    **settings: Any,
 ) -> Path:
     """A run that made some of its steps, was evaluated as it went, and ended in order or not."""
     run.mkdir(parents=True)

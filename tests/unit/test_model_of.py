@@ -71,7 +71,9 @@ def test_training_starts_from_the_checkpoint_and_writes_it_down(run: Path, monke
     """A run that goes on has a newer checkpoint later: what was started from must stay known."""
     started: list[tuple[Config, list[str]]] = []
     monkeypatch.setattr(api, "check", lambda config: ["another note"])
-    monkeypatch.setattr(api, "_launch", lambda config, new, checkpoint, notes, callbacks: started.append((config, notes)))
+    monkeypatch.setattr(
+        api, "_launch", lambda config, new, checkpoint, notes, callbacks: started.append((config, notes))
+    )
     api.train(model=str(run), task="arithmetic", run={"name": "next", "root": str(run.parent)})  # type: ignore[arg-type]
     [(config, notes)] = started
     assert config.model.path == newest(run)
