@@ -33,6 +33,11 @@ _TIMES = {"train": "time/", "search": "search_time/"}
 _RESPONSES = "responses/"
 _GAUGES = ("responses/unfinished", "responses/pending")
 _TOTALS = ("buffer/evicted", PROCESS_SECONDS)
+_OF_TIME = (SECONDS, PROCESS_SECONDS)
+_AXES = ("step", "time")
+
+Numbers = Mapping[str, float]
+"""Those of a record, by the names that it has for them."""
 
 
 class Charts:
@@ -40,16 +45,21 @@ class Charts:
     started again has another name, or a run that is resumed begins with other charts."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, Any], Mapping[str, Any]] = {}
+        self._last: dict[tuple[str, Any], Numbers] = {}
 
     def of(self, record: Mapping[str, Any]) -> dict[str, float]:
         """Names and values of the charts that this record adds a point to."""
         kind, source = record["kind"], record.get("source")
+        numbers = {name: float(value) for name, value in record.items() if _is_number(value)}
         before = self._last.get((kind, source), {})
-        self._last[kind, source] = record
-        numbers = {name: float(value) for name, value in record.items() if _is_number(name, value)}
-        charts = {_chart_name(kind, name): value for name, value in numbers.items() if not _grows(name)}
-        return {**charts, **_shares(kind, numbers, before), **_rates(numbers, before), **_speed(record, before)}
+        self._last[kind, source] = numbers
+        shown = {name: value for name, value in numbers.items() if name not in _AXES and not _grows(name)}
+        return {
+            **{_chart_name(kind, name): value for name, value in shown.items()},
+            **_shares(kind, numbers, before),
+            **_rates(numbers, before),
+            **(_speed(numbers, before) if kind == "train" else {}),
+        }
 
 
 def _chart_name(kind: str, name: str) -> str:
@@ -65,34 +75,32 @@ def _grows(name: str) -> bool:
     return name.startswith(SECONDS) or (name.startswith(_RESPONSES) and name not in _GAUGES) or name in _TOTALS
 
 
-def _shares(kind: str, numbers: Mapping[str, float], before: Mapping[str, Any]) -> dict[str, float]:
+def _shares(kind: str, numbers: Numbers, before: Numbers) -> dict[str, float]:
     """Of the time since the process's last record, or since its start."""
     passed = numbers.get(PROCESS_SECONDS, 0.0) - before.get(PROCESS_SECONDS, 0.0)
     if passed <= 0 or kind not in _TIMES:
         return {}
-    spent = {name: value - (before.get(name) or 0.0) for name, value in numbers.items() if name.startswith(SECONDS)}
+    spent = {name: value - before.get(name, 0.0) for name, value in numbers.items() if name.startswith(SECONDS)}
     return {_TIMES[kind] + name.removeprefix(SECONDS): value / passed for name, value in spent.items()}
 
 
-def _rates(numbers: Mapping[str, float], before: Mapping[str, Any]) -> dict[str, float]:
+def _rates(numbers: Numbers, before: Numbers) -> dict[str, float]:
+    """Of counts that the record before has, too."""
     passed = numbers.get(PROCESS_SECONDS, 0.0) - before.get(PROCESS_SECONDS, math.inf)
     if passed <= 0:
         return {}
-    told_apart = (SECONDS, PROCESS_SECONDS)
-    counts = [name for name in numbers if _grows(name) and not name.startswith(told_apart) and name in before]
+    counts = [name for name in numbers if name in before and _grows(name) and not name.startswith(_OF_TIME)]
     return {f"{name}_per_second": (numbers[name] - before[name]) / passed for name in counts}
 
 
-def _speed(record: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, float]:
+def _speed(numbers: Numbers, before: Numbers) -> dict[str, float]:
     """Of the Trainer, from the end of the last step to the end of this one, under the names of TRL's async trainer."""
-    seconds = record["time"] - before["time"] if record["kind"] == "train" and before else 0.0
+    seconds = numbers["time"] - before.get("time", math.inf)
     if seconds <= 0:
         return {}
-    tokens = {"perf/trained_tok_s_wall_clock": record["tokens"] / seconds} if "tokens" in record else {}
+    tokens = {"perf/trained_tok_s_wall_clock": numbers["tokens"] / seconds} if "tokens" in numbers else {}
     return {"perf/step_s": seconds, **tokens}
 
 
-def _is_number(name: str, value: Any) -> bool:
-    if name in ("step", "time"):
-        return False
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -43,34 +43,36 @@ def show_runs(root: Path, *, as_json: bool = False) -> None:
 
 
 def _table(rows: Sequence[Row]) -> Table:
+    metrics = {row.metric for row in rows if isinstance(row, RunRow)}
+    one_metric = metrics.pop().replace("_", " ") if len(metrics) == 1 else ""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     table.add_column("task, model", overflow="fold")
-    table.add_column("state")
+    table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("held-out")
-    table.add_column("started", justify="right", no_wrap=True)
-    table.add_column("took", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column(f"held-out {one_metric}".rstrip(), no_wrap=True)
+    for name in ("started", "took", "size"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         if isinstance(row, RunRow):
-            table.add_row(*_run_cells(row))
+            table.add_row(*_run_cells(row, with_metric=not one_metric))
         elif isinstance(row, FolderRow):
-            states = ", ".join(f"{count} {state}" for state, count in row.states.items())
             name = Text(printable(f"{row.path.name}/"), style="bold")
-            table.add_row(name, "", states, "", "", when(row.started), "", bytes_text(row.num_bytes))
+            states = ", ".join(f"{count} {state}" for state, count in row.states.items())
+            table.add_row(name, states, "", "", "", when(row.started), "", bytes_text(row.num_bytes))
     return table
 
 
-def _run_cells(row: RunRow) -> list[str | Text]:
+def _run_cells(row: RunRow, *, with_metric: bool) -> list[str | Text]:
     standing = row.standing
-    about = f"{row.task}, {short_model(row.model)}"
+    about = ", ".join(dict.fromkeys((row.task, short_model(row.model))))
+    reached = headline_text(row)
     return [
         Text(printable(row.path.name), style="bold"),
         Text(printable(about)),
         Text(standing.state, style=_STYLES.get(standing.state, "yellow")),
         f"{standing.step}/{standing.num_steps}",
-        Text(printable(headline_text(row))),
+        Text(printable(f"{row.metric.replace('_', ' ')} {reached}" if with_metric and reached else reached)),
         when(row.started),
         clock(row.seconds),
         bytes_text(row.num_bytes),
@@ -78,10 +80,9 @@ def _run_cells(row: RunRow) -> list[str | Text]:
 
 
 def headline_text(row: RunRow) -> str:
-    if row.last is None:
-        return ""
+    """What it was before training and what it is now."""
     before = f"{row.first:.3f} → " if row.first is not None else ""
-    return f"{row.metric.replace('_', ' ')} {before}{row.last:.3f}"
+    return f"{before}{row.last:.3f}" if row.last is not None else ""
 
 
 def short_model(model: str) -> str:

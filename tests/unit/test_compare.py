@@ -129,8 +129,9 @@ def test_a_summary_tells_a_win_rate_with_its_length_and_kl() -> None:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> list[Path]:
-    """One has ended; the other goes on, was resumed once, and has an older summary."""
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """One has ended; the other goes on, was resumed once, and has an older summary. The terminal is wide."""
+    monkeypatch.setenv("COLUMNS", "400")
     one = make_run(tmp_path / "one", accuracies=(0.25, 0.75))
     two = make_run(tmp_path / "two", steps=2, num_steps=8, accuracies=(0.5, 0.625), objective={"beta": 0.25})
     write_event(two, 2, "resumed")

@@ -13,6 +13,7 @@ from run_folders import make_run
 from tba.cli import main
 from tba.runs.folder import LOCK, locked
 from tba.runs.listing import bytes_text, short_model, show_runs
+from tba.runs.metrics import Metrics
 from tba.runs.newest import newest_run
 from tba.runs.overview import rows_below, size_on_disk
 from tba.types import TbaError
@@ -25,8 +26,9 @@ def started_at(run: Path, seconds: float) -> Path:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Three runs, a sweep's folder, and three folders that are no runs."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three runs, a sweep's folder, and three folders that are no runs. The terminal is wide."""
+    monkeypatch.setenv("COLUMNS", "200")
     root = tmp_path / "runs"
     started_at(make_run(root / "old", accuracies=(0.5, 0.75)), 1_000)
     started_at(make_run(root / "new", steps=2, accuracies=(0.25,), model={"path": "org/small-model"}), 3_000)
@@ -44,23 +46,31 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_newest_comes_first_and_what_is_no_run_is_told(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_newest_comes_first_and_what_is_no_run_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_runs(root)
     head, new, tune, dead, old, *rest = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "task,", "model", "state", "step", "held-out", "started", "took", "size"]
-    assert new.split()[:6] == ["new", "arithmetic,", "small-model", "stopped", "2/4", "accuracy"]
-    assert "accuracy 0.250 " in new
-    assert tune.split()[0] == "tune/"
-    assert "1 finished, 1 stopped" in tune
-    assert "crashed" in dead
-    assert old.split()[3:9] == ["finished", "4/4", "accuracy", "0.500", "→", "0.750"]
+    columns = ["run", "task,", "model", "state", "step", "held-out", "accuracy", "started", "took", "size"]
+    assert head.split() == columns
+    assert new.split()[:6] == ["new", "arithmetic,", "small-model", "stopped", "2/4", "0.250"]
+    assert tune.split()[:5] == ["tune/", "1", "finished,", "1", "stopped"]
+    assert dead.split()[:4] == ["dead", "arithmetic", "crashed", "3/4"]
+    assert old.split()[:7] == ["old", "arithmetic", "finished", "4/4", "0.500", "→", "0.750"]
     assert rest[0] == f"tune is a folder of 2 runs: tba runs {root}/tune"
     assert [line.split(" is not listed: ")[0] for line in rest[1:]] == ["broken", "foreign", "pictures"]
     assert "damaged" in rest[1]
     assert "trainer.num_steps is missing" in rest[2]
+
+
+def test_a_number_is_named_where_runs_are_judged_by_several(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(root / "own", task={"data": "rows.jsonl"}, reward={"functions": ["m:f"]}, model={"path": "org/m"})
+    metrics = Metrics(root / "own")
+    metrics.write("eval", 4, {"reward": 1.5, "version": 4})
+    metrics.close()
+    show_runs(root)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert " held-out  " in lines["run"]
+    assert "reward 1.500" in lines["own"]
+    assert "accuracy 0.500 → 0.750" in lines["old"]
 
 
 def test_the_runs_of_a_sweep_are_listed_by_its_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
