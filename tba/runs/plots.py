@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tba.runs.curves import Curves
     from tba.runs.front import Point
 
+_LARGE = 10_000
 _MOST_CURVES = 10
 """As many as there are colours."""
 
@@ -68,6 +69,7 @@ def draw_curves(runs: Mapping[str, Curves], path: Path, *, over: str) -> None:
     _draw_rewards(runs, panels[-1])
     for panel in panels:
         panel.set_xlabel(over)
+        _shorten_ticks(panel)
     _save(figure, panels, path)
 
 
@@ -112,6 +114,14 @@ def _draw_rewards(runs: Mapping[str, Curves], axes: Any) -> None:
         axes.plot(places, rewards, color=f"C{number}", alpha=0.25, linewidth=0.8)
         axes.plot(places, smooth(rewards), color=f"C{number}", label=_label(name))
     axes.set_ylabel(REWARD_OF_NEW)
+
+
+def _shorten_ticks(axes: Any) -> None:
+    """`400 k` for 400,000, so that large numbers do not run into each other."""
+    if axes.get_xlim()[1] >= _LARGE:
+        from matplotlib.ticker import EngFormatter
+
+        axes.xaxis.set_major_formatter(EngFormatter())
 
 
 def smooth(values: Sequence[float]) -> list[float]:
