@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tba.runs.display import end_table, panel, title, told
+from tba.runs.display import panel, title, told
+from tba.runs.end_table import end_table
 from tba.runs.progress import RunProgress
 from tba.runs.run_config import read_run_config
 

@@ -20,6 +20,7 @@ from tba.runs.callbacks import Callbacks, check_callbacks
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
 from tba.runs.metrics import read_metrics
+from tba.runs.model_of import with_models_of_runs
 from tba.runs.patience import Patience
 from tba.runs.result import Result
 from tba.runs.run_config import read_run_config, resumed_config, write_run_config
@@ -62,7 +63,8 @@ def train(
 def start(config: Config, *, overwrite: bool = False, callbacks: Sequence[Any] = ()) -> Result:
     check_callbacks(callbacks)
     with importable_main():
-        notes = check(config)
+        config, chosen = with_models_of_runs(config)
+        notes = [*chosen, *check(config)]
         with new_run(config, overwrite=overwrite) as run:
             return _launch(config, run, None, notes, callbacks)
 

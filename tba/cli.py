@@ -17,8 +17,9 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba sweep SPACE.toml [--dry-run]                  tune settings: every combination, several seeds
   tba eval MODEL [--task NAME] [--section.key …]    evaluate a model: greedy pass@1, sampled pass@k
   tba export RUN_OR_MODEL FOLDER [--dtype bfloat16] write a model, or its adapter, for transformers and vLLM
-  tba status RUN                                    show what each process of a run is doing now
-  tba compare RUN RUN … [--plot FILE.png]           show summaries of runs side by side, draw a plot
+  tba runs [FOLDER] [--json]                        list runs, the newest first: what they are, how far they came
+  tba status [RUN]                                  show what each process of a run is doing now
+  tba compare RUN RUN … [--plot FILE.png]           show settings and results of runs side by side, draw a plot
   tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
   tba reward-model MODEL --data FILE --output DIR   train a reward model on pairs of responses
   tba classifier MODEL --data FILE --output DIR     train a classifier of texts with one logit
@@ -28,6 +29,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba fetch smollm2 [FOLDER]                        write a small real model into a folder
 
   CONFIG is a TOML file of yours, or the name of a ready configuration.
+  MODEL is a folder or an id of the hub. A run stands for its newest checkpoint: tba eval runs/NAME.
   tba train --help                                  list every setting, its meaning and its default
 
 train your own model with your own data and reward:
@@ -35,6 +37,8 @@ train your own model with your own data and reward:
 """
 
 Arguments = list[str]
+RUNS = "runs"
+"""Where commands look for runs: the default of run.root."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,11 +124,9 @@ def _eval(rest: Arguments) -> int:
     from tba.config.text import parse_overrides
     from tba.runs.run_config import config_for_model
 
-    model = _take_positional(rest)
+    model = _take_positional(rest) or str(_newest_run())
     output = _take_value(rest, "--output")
-    if model is None:
-        raise TbaError("name the model to evaluate: tba eval MODEL [--task NAME]")
-    config = config_for_model(model, parse_overrides(rest))
+    config = config_for_model(_model_of(model), parse_overrides(rest))
 
     from tba.launch.evaluation import evaluate_model
 
@@ -153,8 +155,20 @@ def _export(rest: Arguments) -> int:
         dtype=dtype,
         best=flags["best"],
         trust_remote_code=flags["trust-remote-code"],
+        tell=print,
     )
     print(f"Written to {folder}. Serve it with vLLM:\n\n  {serve}")
+    return 0
+
+
+def _runs(rest: Arguments) -> int:
+    from tba.runs.listing import show_runs
+
+    as_json = _take_flag(rest, "--json")
+    folder = _take_positional(rest)
+    if rest:
+        raise TbaError(f"tba runs takes a folder and --json, but got {rest[0]!r}")
+    show_runs(Path(folder or RUNS), as_json=as_json)
     return 0
 
 
@@ -162,25 +176,30 @@ def _status(rest: Arguments) -> int:
     from tba.runs.status import show_status
 
     run = _take_positional(rest)
-    if run is None or rest:
-        raise TbaError("name one run: tba status RUN")
-    return show_status(Path(run))
+    if rest:
+        raise TbaError(f"tba status takes one run, but got {rest[0]!r}")
+    return show_status(Path(run) if run else _newest_run())
 
 
 def _compare(rest: Arguments) -> int:
-    from tba.runs.compare import show_comparison
+    from tba.runs.compare import AXES, show_comparison
 
-    plot = _take_value(rest, "--plot")
+    as_json = _take_flag(rest, "--json")
+    plot, axis = _take_value(rest, "--plot"), _take_value(rest, "--x")
     if not rest or any(argument.startswith("--") for argument in rest):
-        raise TbaError("name the runs to compare: tba compare RUN RUN … [--plot FILE.png]")
-    show_comparison([Path(run) for run in rest], Path(plot) if plot else None)
+        raise TbaError("name the runs to compare: tba compare RUN RUN … [--plot FILE.png] [--x steps] [--json]")
+    if axis is not None and axis not in AXES:
+        raise TbaError(f"--x = {axis!r} is not known: one of {', '.join(AXES)}")
+    if axis is not None and plot is None:
+        raise TbaError("--x is the axis of a plot: give --plot FILE.png too")
+    show_comparison([Path(run) for run in rest], Path(plot) if plot else None, axis=axis or "minutes", as_json=as_json)
     return 0
 
 
 def _sft(rest: Arguments) -> int:
     from tba.supervised.options import SftOptions, parse_options
 
-    options = parse_options(SftOptions, _take_positional(rest), rest)
+    options = parse_options(SftOptions, _taken_model(rest), rest)
 
     from tba.supervised.sft import run
 
@@ -191,7 +210,7 @@ def _sft(rest: Arguments) -> int:
 def _reward_model(rest: Arguments) -> int:
     from tba.supervised.options import RewardModelOptions, parse_options
 
-    options = parse_options(RewardModelOptions, _take_positional(rest), rest)
+    options = parse_options(RewardModelOptions, _taken_model(rest), rest)
 
     from tba.supervised.reward_model import run
 
@@ -202,7 +221,7 @@ def _reward_model(rest: Arguments) -> int:
 def _classifier(rest: Arguments) -> int:
     from tba.supervised.options import ClassifierOptions, parse_options
 
-    options = parse_options(ClassifierOptions, _take_positional(rest), rest)
+    options = parse_options(ClassifierOptions, _taken_model(rest), rest)
 
     from tba.supervised.classifier import run
 
@@ -253,6 +272,7 @@ COMMANDS = {
     "sweep": _sweep,
     "eval": _eval,
     "export": _export,
+    "runs": _runs,
     "status": _status,
     "compare": _compare,
     "sft": _sft,
@@ -289,6 +309,14 @@ def _help(name: str) -> None:
             "\n  --dtype TYPE          type of the weights: float32, bfloat16 or float16; if left out, the source's"
             "\n  --trust-remote-code   run Python code that comes with the model"
         )
+    if name == "runs":
+        print("\n  --json           print the rows as JSON, with the same numbers")
+    if name == "compare":
+        print(
+            "\n  --plot FILE      draw the headline number and the reward of new responses into this file"
+            "\n  --x AXIS         what the plot is drawn over: minutes, steps or tokens (minutes if left out)"
+            "\n  --json           print settings that differ and results as JSON"
+        )
     if name == "replay":
         from tba.config.help import settings_text
         from tba.runs.replays import is_changeable
@@ -310,6 +338,29 @@ def _help(name: str) -> None:
 
 def _take_positional(rest: Arguments) -> str | None:
     return rest.pop(0) if rest and not rest[0].startswith("-") else None
+
+
+def _taken_model(rest: Arguments) -> str | None:
+    """The model that is named first; the user is told which it is, if a run is named."""
+    model = _take_positional(rest)
+    return None if model is None else _model_of(model)
+
+
+def _model_of(source: str) -> str:
+    from tba.runs.model_of import model_of
+
+    chosen = model_of(source)
+    if chosen.note:
+        print(chosen.note)
+    return chosen.path
+
+
+def _newest_run() -> Path:
+    from tba.runs.newest import newest_run
+
+    run = newest_run(Path(RUNS))
+    print(f"the newest run is taken: {run}")
+    return run
 
 
 def _take_flag(rest: Arguments, flag: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tba.engines.base import Engine
-from tba.evaluations.base import Answer, Evaluation, OnDone, graded, mean_and_error, no_progress, response_values
+from tba.evaluations.base import Answer, Evaluation, OnDone, Pass, graded, mean_and_error, no_progress, response_values
 from tba.rewards.scorer import Scorer
 from tba.tasks.base import Problem
 
@@ -29,8 +29,10 @@ class AccuracyEvaluator:
     """Columns by whose values the greedy accuracy is broken down."""
 
     @property
-    def num_prompts(self) -> int:
-        return len(self.problems) * (1 + (self.num_samples > 0))
+    def passes(self) -> Sequence[Pass]:
+        greedy = Pass("prompts answered greedily", len(self.problems))
+        sampled = Pass(f"prompts answered with {self.num_samples} samples each", len(self.problems))
+        return [greedy, sampled] if self.num_samples > 0 else [greedy]
 
     def __call__(self, progress: OnDone = no_progress) -> Evaluation:
         greedy = self._answers(1, self.prompts_per_batch, progress, greedy=True)

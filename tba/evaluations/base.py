@@ -44,6 +44,15 @@ class Evaluation:
     answers: list[Answer]
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One way over the prompts."""
+
+    what: str
+    """Such as `prompts answered greedily`."""
+    num_prompts: int
+
+
 Embed = Callable[[Sequence[str]], NDArray[np.float64]]
 """Texts to vectors of length 1."""
 
@@ -81,8 +90,8 @@ class Evaluator(Protocol):
     """A task's evaluation of the weights its engine holds now."""
 
     @property
-    def num_prompts(self) -> int:
-        """Prompts it will report as answered, counting every pass over them."""
+    def passes(self) -> Sequence[Pass]:
+        """What it does, in this order: it reports as many prompts as they have together."""
         ...
 
     def __call__(self, progress: OnDone = ...) -> Evaluation: ...
@@ -90,6 +99,24 @@ class Evaluator(Protocol):
 
 def no_progress(done: int) -> None:
     """For callers that show none."""
+
+
+def follow_passes(passes: Sequence[Pass], begin: Callable[[str, int], OnDone]) -> OnDone:
+    """Takes how many more prompts are done, and tells it pass by pass: `begin` is called with each pass as it begins,
+    and gives what hears of the prompts in it."""
+    waiting = list(passes)
+    current, left = begin(waiting[0].what, waiting[0].num_prompts), waiting.pop(0).num_prompts
+
+    def advance(done: int) -> None:
+        nonlocal current, left
+        while done > left and waiting:
+            current(left)
+            done -= left
+            current, left = begin(waiting[0].what, waiting[0].num_prompts), waiting.pop(0).num_prompts
+        current(done)
+        left -= done
+
+    return advance
 
 
 def graded(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tba.engines.base import Engine, stream
-from tba.evaluations.base import Answer, Evaluation, OnDone, graded, mean_and_error, no_progress, response_values
+from tba.evaluations.base import Answer, Evaluation, OnDone, Pass, graded, mean_and_error, no_progress, response_values
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, ScoreRequest
 from tba.tasks.base import Problem
@@ -42,8 +42,10 @@ class PreferenceEvaluator:
     """The judge's scores of reference summaries by prompt: they are the same at every evaluation."""
 
     @property
-    def num_prompts(self) -> int:
-        return len(self.problems) * (1 + (self.reference is not None))
+    def passes(self) -> Sequence[Pass]:
+        greedy = Pass("posts summarised greedily", len(self.problems))
+        sampled = Pass(f"posts summarised with {self.num_samples} samples each, for the KL", len(self.problems))
+        return [greedy] if self.reference is None else [greedy, sampled]
 
     def __call__(self, progress: OnDone = no_progress) -> Evaluation:
         groups = graded(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tba.engines.base import Engine
-from tba.evaluations.base import Answer, Evaluation, OnDone, graded, mean_and_error, no_progress, response_values
+from tba.evaluations.base import Answer, Evaluation, OnDone, Pass, graded, mean_and_error, no_progress, response_values
 from tba.evaluations.diversity import bootstrap, cosine_distance, distinct_pairs, near_duplicates
 from tba.rewards.scorer import Scorer
 from tba.tasks.base import Problem
@@ -38,12 +38,14 @@ class RedteamEvaluator:
     seed: int
 
     @property
-    def num_prompts(self) -> int:
+    def passes(self) -> Sequence[Pass]:
         """Requests: each is one prompt with several attacks."""
-        return math.ceil(self.num_attacks / self.attacks_per_request)
+        num_requests = math.ceil(self.num_attacks / self.attacks_per_request)
+        return [Pass(f"prompts answered with {self.attacks_per_request} attacks each", num_requests)]
 
     def __call__(self, progress: OnDone = no_progress) -> Evaluation:
-        prompts = [self.problems[i % len(self.problems)] for i in range(self.num_prompts)]
+        num_requests = self.passes[0].num_prompts
+        prompts = [self.problems[i % len(self.problems)] for i in range(num_requests)]
         requests = graded(
             self.engine, self.scorer, prompts, self.attacks_per_request, 1, greedy=False, progress=progress
         )

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from tba.config.settings import Config
+from tba.evaluations.base import follow_passes
+from tba.launch.evaluation_tables import breakdown_table, is_part, values_table
 from tba.launch.preflight import check
 from tba.launch.processes import use_threads
 from tba.runs.bars import follow, progress_bar
+from tba.runs.model_of import with_models_of_runs
 from tba.runs.run_config import answers_file
+from tba.runs.terminal import terminal
 from tba.types import TbaError
 
 
 def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]:
     """Evaluate, print what came out, and write every answer to `output`, or to a file that is announced."""
-    for note in check(config, to_train=False):
+    config, chosen = with_models_of_runs(config, to_train=False)
+    for note in (*chosen, *check(config, to_train=False)):
         print(note)
     output = output or answers_file(config.model.path, config.task.kind)
     _check_writable(output)
@@ -42,43 +43,14 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
             reference=compared_with(config, model.device),
             device=str(model.device),
         )
-        result = evaluator(follow(bar, f"{task.name}: prompts", evaluator.num_prompts))
+        result = evaluator(follow_passes(evaluator.passes, lambda what, n: follow(bar, f"{task.name}: {what}", n)))
     _write(output, result.answers)
-    console = Console(highlight=False)
-    console.print(_table(f"{config.model.path} on {task.name}", result.values))
-    if any(map(_is_part, result.values)):
-        console.print(_breakdown_table(result.values))
-    console.print(f"every answer is in {output}", soft_wrap=True, markup=False)
+    console = terminal()
+    console.print(values_table(f"{config.model.path} on {task.name}", result.values))
+    if any(map(is_part, result.values)):
+        console.print(breakdown_table(result.values))
+    console.print(f"every answer is in {output}", soft_wrap=True)
     return result.values
-
-
-def _table(title: str, values: dict[str, Any]) -> Table:
-    table = Table(title=Text(title, style="table.title"), title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name in values:
-        if not name.endswith("_se") and not _is_part(name):
-            table.add_row(name, _with_error(values, name))
-    return table
-
-
-def _breakdown_table(values: dict[str, Any]) -> Table:
-    table = Table("accuracy by", "prompts", "accuracy", title="broken down", title_justify="left")
-    for name in values:
-        if _is_part(name) and not name.endswith(("_se", "_n")):
-            table.add_row(Text(name.removeprefix("accuracy/")), str(values[f"{name}_n"]), _with_error(values, name))
-    return table
-
-
-def _is_part(name: str) -> bool:
-    """Whether a value is of one group of prompts, as in `accuracy/level=3`."""
-    return name.startswith("accuracy/") and "=" in name
-
-
-def _with_error(values: dict[str, Any], name: str) -> str:
-    value, error = values[name], values.get(f"{name}_se")
-    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
-    return shown + (f" ± {error:.4f}" if error is not None else "")
 
 
 def _check_writable(output: Path) -> None:

@@ -9,12 +9,12 @@ import json
 import os
 import shlex
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from tba.learn.checkpoint import Checkpoint, list_checkpoints
 from tba.policy.names import read_model_config
-from tba.runs.best import best_model, read_best
+from tba.runs.model_of import model_of
 from tba.types import TbaError
 
 Form = Literal["merged", "adapter"]
@@ -31,8 +31,9 @@ def export(
     dtype: str | None = None,
     best: bool = False,
     trust_remote_code: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> str:
-    """Write a model, or its adapter alone, into a new folder; the line that serves it.
+    """Write a model, or its adapter alone, into a new folder; the line that serves it. `tell` hears which was taken.
 
     `source` is a run, which means its newest checkpoint, or with `best` its best model; a checkpoint; or any model.
     `dtype` is the type of the weights; None: that of the source.
@@ -41,9 +42,12 @@ def export(
         raise TbaError(f"--dtype = {dtype!r} is not known: one of {', '.join(DTYPES)}")
     if output.exists() or output.is_symlink():
         raise TbaError(f"{output} exists already: export into another folder, or remove it")
-    model = _model_of(source, best=best)
-    adapter = model.parent / "adapter" if isinstance(model, Path) else None
-    if form == "adapter" and (adapter is None or not (adapter / "adapter_config.json").is_file()):
+    chosen = model_of(source, best=best)
+    if chosen.note:
+        tell(chosen.note)
+    model = chosen.path
+    adapter = Path(model).parent / "adapter"
+    if form == "adapter" and not (Path(model).is_dir() and (adapter / "adapter_config.json").is_file()):
         raise TbaError(
             f"{source} has no adapter of its own: only checkpoints of a run with model.lora_rank have one; leave "
             "--adapter out to export the whole model"
@@ -53,36 +57,14 @@ def export(
         # Beside the place, so that the rename at the end is one step: an export that is interrupted leaves no half.
         with tempfile.TemporaryDirectory(prefix=".export-", dir=output.absolute().parent) as scratch:
             written = Path(scratch) / "model"
-            if form == "adapter" and adapter is not None:
-                _write_adapter(adapter, str(model), written, dtype)
+            if form == "adapter":
+                _write_adapter(adapter, model, written, dtype)
             else:
-                _write_model(str(model), written, dtype, trust_remote_code)
+                _write_model(model, written, dtype, trust_remote_code)
             os.replace(written, output)
     except OSError as error:
         raise TbaError(f"cannot write to {output}: {error.strerror or error}") from None
     return _serving(output, form)
-
-
-def _model_of(source: str, *, best: bool) -> Path | str:
-    """The folder of the model that is meant, or the id of one on the hub."""
-    path = Path(source)
-    is_run = (path / "config.toml").is_file()
-    if best and not is_run:
-        raise TbaError(f"--best needs a run, and {source} is not one: there is no config.toml in it")
-    if best:
-        found = best_model(path)
-        if found is None:
-            why = "no version was better than the starting model" if read_best(path) else "nothing was evaluated"
-            raise TbaError(f"{path} has no best model, because {why}: leave --best out for the newest checkpoint")
-        return found
-    if is_run:
-        checkpoints = list_checkpoints(path)
-        if not checkpoints:
-            raise TbaError(f"{path} has no checkpoint yet: wait for the first (checkpoint.period), or train it")
-        return checkpoints[-1].model
-    if (path / "model" / "config.json").is_file():
-        return Checkpoint(path).model
-    return path if path.exists() else source
 
 
 def _write_model(model: str, folder: Path, dtype: str | None, trust_remote_code: bool) -> None:

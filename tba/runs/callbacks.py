@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tba.runs.metrics import Metrics
+from tba.runs.metrics import Metrics, read_metrics
 from tba.runs.progress import NewRecords
 from tba.types import TbaError
 
@@ -87,3 +87,9 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
                 f"callback {callback!r} is neither a function of (step, metrics) nor an object with on_step or "
                 "on_evaluation"
             )
+
+
+def was_stopped_early(run: Path) -> bool:
+    """Whether the run was asked to end before its last step, and has not been resumed since."""
+    ends = [r["event"] for r in read_metrics(run, ("event",)) if r["event"] in (STOPPED_EARLY, "resumed")]
+    return ends[-1:] == [STOPPED_EARLY]

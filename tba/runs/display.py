@@ -21,7 +21,7 @@ from tba.config.settings import Config
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import SILENT_SECONDS, doing_text, read_activities, silences
 from tba.runs.alarms import ALARM
-from tba.runs.best import best_model, read_best
+from tba.runs.end_table import end_table
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.notebook import NotebookPanel, live_panel
 from tba.runs.progress import RunProgress, evaluation_text
@@ -212,61 +212,6 @@ def told(record: dict[str, Any], headline: Headline) -> Text | None:
     if record["event"] == ALARM:
         return Text.assemble((f"alarm: {record['alarm']}", "red"), f". {message}")
     return Text.assemble((record["event"].replace("_", " "), "yellow"), f": {message}")
-
-
-def end_table(summary: dict[str, Any], run: Path, headline: Headline) -> Table:
-    """The summary of a run that has ended, and what to do with its model."""
-
-    def percent(value: float | None) -> str:
-        return "–" if value is None else f"{100 * value:.1f} %"
-
-    def change(name: str, form: str = ".3f") -> str:
-        return f"{_number(summary[f'{name}_first'], form)} → {_number(summary[f'{name}_last'], form)}"
-
-    table = Table(title="summary", title_justify="left", show_header=False, min_width=60)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")  # a path that is cut off cannot be copied
-    name = headline.summary_name
-    if summary[f"{name}_last"] is not None:
-        before, after = _number(summary[f"{name}_first"], ".3f"), _number(summary[f"{name}_last"], ".3f")
-        error = _number(summary[f"{name}_last_se"], ".3f")
-        table.add_row(f"held-out {headline.metric.replace('_', ' ')}", f"{before} → [bold green]{after}[/] ± {error}")
-    for beside in headline.beside:
-        if beside.label and summary[f"{beside.name}_last"] is not None:
-            table.add_row(f"held-out {beside.label}", change(beside.name, beside.form))
-    table.add_row("reward of new responses", change("reward"))
-    table.add_row("steps, wall time", f"{summary['steps']} in {_clock(summary['wall_seconds'])}")
-    table.add_row(
-        "tokens/s",
-        f"{_number(summary['tokens_generated_per_second'], ',.0f')} generated, "
-        f"{_number(summary['tokens_trained_per_second'], ',.0f')} trained",
-    )
-    table.add_row(
-        "staleness in steps",
-        f"p50 {summary['staleness_p50']}, p90 {summary['staleness_p90']}, max {summary['staleness_max']}",
-    )
-    table.add_row(
-        "time spent waiting",
-        f"Trainer {percent(summary['trainer_wait_fraction'])}, Searchers {percent(summary['searcher_wait_fraction'])}",
-    )
-    table.add_row("time spent publishing", f"Trainer {percent(summary['publish_fraction'])}")
-    if summary["rewards_failed"]:
-        table.add_row("failed rewards", f"{summary['rewards_failed']} (events in metrics.jsonl)")
-    if summary.get("alarms"):
-        names = [name.removeprefix("alarms/") for name in summary if name.startswith("alarms/")]
-        table.add_row("alarms", f"{', '.join(names)} (events in metrics.jsonl, docs/tuning.md)")
-    table.add_row("folder of the run", Text(str(run)))
-    checkpoints = list_checkpoints(run)
-    if checkpoints:
-        table.add_row("trained model", Text(str(checkpoints[-1].model)))
-        best = read_best(run)
-        if best is not None:
-            model = "the starting model" if best.is_starting_model else str(best_model(run))
-            text = f"{model} ({best.metric.replace('_', ' ')} {best.value:.3f}, step {best.step})"
-            table.add_row("best model", Text(text))
-        table.add_row("evaluate it", Text(f"tba eval {checkpoints[-1].model} {headline.eval_flags}".rstrip()))
-    table.add_row("look at curves", Text(f"tensorboard --logdir {run}"))
-    return table
 
 
 def _clock(seconds: float) -> str:

@@ -21,6 +21,9 @@ from tba.runs.run_config import CONFIG, PARTIAL, place_config, read_run_config, 
 from tba.types import TbaError
 
 LOCK = ".lock"
+"""Its modification time is when a process last began to hold the run."""
+_LOCK_TRIES, _LOCK_SECONDS = 5, 0.02
+"""Whoever only looks whether a run is held has its lock for some microseconds, which is no reason to refuse."""
 _MARKS = {LOCK, "metrics.jsonl", "checkpoints", "rollouts"}
 """What a run has besides its settings, one of these at least."""
 _ASIDE = ".replaced-"
@@ -62,7 +65,7 @@ def locked(run: Path) -> Iterator[None]:
         raise TbaError(f"cannot lock {run}: {error.strerror}; you need to be able to write there") from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
             if not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
                 raise FileNotFoundError  # somebody has removed the folder by hand meanwhile
         except BlockingIOError:
@@ -71,9 +74,47 @@ def locked(run: Path) -> Iterator[None]:
             raise TbaError(f"{run} was removed just now: start again") from None
         except OSError as error:
             raise TbaError(f"cannot lock {run}: {error.strerror}; choose a run.root on another file system") from None
+        with suppress(OSError):
+            os.utime(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def is_held(run: Path) -> bool:
+    """Whether a process holds the run now. Changes nothing there, and asks the lock, not the process table."""
+    try:
+        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False  # nobody can hold what is not there
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks, on which no run can be started
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def last_started(run: Path) -> float:
+    """When somebody last started or resumed the run, in seconds since 1970; of a run without a lock, its settings'
+    time."""
+    try:
+        return os.lstat(run / LOCK).st_mtime
+    except OSError:
+        return os.lstat(run / CONFIG).st_mtime
+
+
+def _lock(descriptor: int) -> None:
+    for _ in range(_LOCK_TRIES - 1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_LOCK_SECONDS)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _begin(run: Path, config: Config) -> None:

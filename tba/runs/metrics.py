@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tba.extras import install_hint
 from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms
+from tba.runs.charts import Charts
 from tba.runs.time_spent import time_record
 from tba.types import TbaError
 
@@ -26,8 +27,8 @@ METRICS = "metrics.jsonl"
 
 class Sink(Protocol):
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """One record. Names in `values` begin with the kind, except those of the kind `train`. A record may be about
-        an older step than the one before it: an evaluation is about the weights that it was made with."""
+        """One record as charts (`runs/charts.py`). A record may be about an older step than the one before it: an
+        evaluation is about the weights that it was made with."""
 
     def close(self) -> None: ...
 
@@ -44,6 +45,7 @@ class Metrics:
             os.write(self._file, b"\n")  # else the first record would go down with the line before it
         self._start = time.monotonic() - elapsed
         self._sinks = sinks
+        self._charts = Charts()
         self._alarms = alarms
 
     @property
@@ -54,9 +56,9 @@ class Metrics:
         record = {"kind": kind, "step": step, "time": round(self.elapsed, 3), **values}
         os.write(self._file, (json.dumps(_plain(record)) + "\n").encode())
         if self._sinks and kind != "event":
-            numbers = {_prefix(kind) + k: float(v) for k, v in values.items() if _is_number(v)}
+            charts = self._charts.of(record)
             for sink in self._sinks:
-                sink.write(kind, step, numbers)
+                sink.write(kind, step, charts)
         if self._alarms is not None and kind != "event":
             for event in self._alarms.look(record):
                 self.write("event", step, event)
@@ -67,25 +69,36 @@ class Metrics:
             sink.close()
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """All records of a run, without those that a resume took back: steps done after the checkpoint it started from."""
+def read_metrics(run: Path, kinds: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """All records of a run, or those of some kinds, without those that a resume took back: steps done after the
+    checkpoint it started from. Lines of other kinds are not parsed, so a few records of a long run are read fast."""
     records: list[dict[str, Any]] = []
-    for record in _lines(run / METRICS):
+    for record in _lines(run / METRICS, (*kinds, "event") if kinds else ()):
         if record.get("event") == "resumed":
             records = [r for r in records if r["kind"] == "event" or r["step"] <= record["step"]]
         records.append(record)
-    return records
+    return [r for r in records if r["kind"] in kinds] if kinds else records
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path, kinds: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    beginnings = tuple(f'{{"kind": "{kind}"'.encode() for kind in kinds)
     if not path.exists():
         return
     with open(path, "rb") as file:
         for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue  # the last line of a process that was killed while writing it
+            if not kinds or line.startswith(beginnings):
+                record = parsed_line(line)
+                if record is not None:
+                    yield record
+
+
+def parsed_line(line: bytes) -> dict[str, Any] | None:
+    """None for the last line of a process that was killed while writing it."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return record
 
 
 def _is_torn(path: Path) -> bool:
@@ -95,14 +108,6 @@ def _is_torn(path: Path) -> bool:
             return False
         file.seek(-1, os.SEEK_END)
         return file.read(1) != b"\n"
-
-
-def _prefix(kind: str) -> str:
-    return "" if kind == "train" else f"{kind}/"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _plain(value: Any) -> Any:
@@ -138,7 +143,8 @@ class WandbSink:
     """Weights & Biases. Every record becomes a row of its own, and names the step it is about.
 
     W&B's own step must not fall: it drops a row that has a lower one, and merges rows that have the same. So records
-    are sent without it, and every number is drawn over `step`, `search/step` or `eval/step`, which stand in the row.
+    are sent without it, and every number is drawn over `train/step`, `search/step` or `eval/step`, which stand in the
+    row.
     """
 
     def __init__(self, run: Path, settings: Mapping[str, Any]) -> None:
@@ -146,7 +152,7 @@ class WandbSink:
         self._defined: set[str] = set()
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        axis = f"{_prefix(kind)}step"
+        axis = f"{kind}/step"
         # Each by its name: where a name matches two patterns, W&B does not say which of them counts.
         for name in [name for name in values if name not in self._defined]:
             self._module.define_metric(name, step_metric=axis)

@@ -8,24 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tba.extras import install_hint
+from tba.runs.summary_rows import REWARD_OF_NEW, held_out
 from tba.types import TbaError
 
 if TYPE_CHECKING:
-    from tba.runs.compare import Point
+    from tba.runs.curves import Curves
+    from tba.runs.front import Point
 
+_LARGE = 10_000
 _MOST_CURVES = 10
 """As many as there are colours."""
-
-
-@dataclass(frozen=True)
-class Curves:
-    """A run over its time, in minutes."""
-
-    judged_by: str
-    evaluated: Sequence[tuple[float, float, float | None]]
-    """When, what came out, and its standard error."""
-    searched: Sequence[tuple[float, float]]
-    """When, and the mean reward of fresh responses."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ def draw_front(points: Sequence[Point], front: Sequence[Point], path: Path) -> N
             linewidth=0.8,
             elinewidth=0.6,
             alpha=0.8,
-            label=name,
+            label=_label(name),
         )
         last = own[-1]
         axes.annotate(f"step {last.step}", (last.kl, last.win_rate), (4, 4), textcoords="offset points", size=7)
@@ -66,8 +58,9 @@ def draw_front(points: Sequence[Point], front: Sequence[Point], path: Path) -> N
     _save(figure, [axes], path)
 
 
-def draw_curves(runs: Mapping[str, Curves], path: Path) -> None:
-    """What held-out evaluations gave, where there are any, and beside it the reward of what Searchers made."""
+def draw_curves(runs: Mapping[str, Curves], path: Path, *, over: str) -> None:
+    """What held-out evaluations gave, where there are any, and beside it the reward of what Searchers made. `over`
+    names the axis."""
     evaluated = any(curves.evaluated for curves in runs.values())
     figure, axes = _figure(2 if evaluated else 1)
     panels = list(axes) if evaluated else [axes]
@@ -75,7 +68,8 @@ def draw_curves(runs: Mapping[str, Curves], path: Path) -> None:
         _draw_evaluations(runs, panels[0])
     _draw_rewards(runs, panels[-1])
     for panel in panels:
-        panel.set_xlabel("minutes")
+        panel.set_xlabel(over)
+        _shorten_ticks(panel)
     _save(figure, panels, path)
 
 
@@ -87,7 +81,7 @@ def draw_arms(arms: Sequence[ArmCurves], metric: str, path: Path) -> None:
         means = [
             sum(found) / len(found) for step in steps if (found := [v for run in arm.runs for s, v in run if s == step])
         ]
-        curves.plot(steps, means, marker="o", markersize=3, color=f"C{number}", label=arm.name)
+        curves.plot(steps, means, marker="o", markersize=3, color=f"C{number}", label=_label(arm.name))
         for run in arm.runs:
             curves.plot([s for s, _ in run], [v for _, v in run], color=f"C{number}", alpha=0.25, linewidth=0.8)
     curves.set_xlabel("step")
@@ -96,7 +90,7 @@ def draw_arms(arms: Sequence[ArmCurves], metric: str, path: Path) -> None:
         color = f"C{number}" if number < _MOST_CURVES else "grey"
         values.scatter(arm.values, [number] * len(arm.values), s=14, color=color)
         values.scatter([sum(arm.values) / len(arm.values)], [number], marker="|", s=120, color=color)
-    values.set_yticks(range(len(arms)), [arm.name for arm in arms], fontsize=6)
+    values.set_yticks(range(len(arms)), [_label(arm.name) for arm in arms], fontsize=6)
     values.invert_yaxis()
     values.set_xlabel(f"{metric.replace('_', ' ')}, by seed and their mean")
     _save(figure, [curves], path)
@@ -105,21 +99,29 @@ def draw_arms(arms: Sequence[ArmCurves], metric: str, path: Path) -> None:
 def _draw_evaluations(runs: Mapping[str, Curves], axes: Any) -> None:
     """With a band of one standard error."""
     for number, (name, curves) in enumerate(runs.items()):
-        minutes, values = [m for m, _, _ in curves.evaluated], [value for _, value, _ in curves.evaluated]
+        places, values = [x for x, _, _ in curves.evaluated], [value for _, value, _ in curves.evaluated]
         errors = [error or 0.0 for _, _, error in curves.evaluated]
-        axes.plot(minutes, values, marker="o", markersize=3, color=f"C{number}", label=name)
+        axes.plot(places, values, marker="o", markersize=3, color=f"C{number}", label=_label(name))
         low, high = ([v + sign * e for v, e in zip(values, errors, strict=True)] for sign in (-1, 1))
-        axes.fill_between(minutes, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
+        axes.fill_between(places, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
     names = sorted({curves.judged_by.replace("_", " ") for curves in runs.values()})
-    axes.set_ylabel(f"held-out {', '.join(names)}")
+    axes.set_ylabel(held_out(", ".join(names)))
 
 
 def _draw_rewards(runs: Mapping[str, Curves], axes: Any) -> None:
     for number, (name, curves) in enumerate(runs.items()):
-        minutes, rewards = [m for m, _ in curves.searched], [reward for _, reward in curves.searched]
-        axes.plot(minutes, rewards, color=f"C{number}", alpha=0.25, linewidth=0.8)
-        axes.plot(minutes, smooth(rewards), color=f"C{number}", label=name)
-    axes.set_ylabel("reward of fresh responses")
+        places, rewards = [x for x, _ in curves.searched], [reward for _, reward in curves.searched]
+        axes.plot(places, rewards, color=f"C{number}", alpha=0.25, linewidth=0.8)
+        axes.plot(places, smooth(rewards), color=f"C{number}", label=_label(name))
+    axes.set_ylabel(REWARD_OF_NEW)
+
+
+def _shorten_ticks(axes: Any) -> None:
+    """`400 k` for 400,000, so that large numbers do not run into each other."""
+    if axes.get_xlim()[1] >= _LARGE:
+        from matplotlib.ticker import EngFormatter
+
+        axes.xaxis.set_major_formatter(EngFormatter())
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -127,6 +129,16 @@ def smooth(values: Sequence[float]) -> list[float]:
     half = max(1, len(values) // 20)
     windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
     return [sum(window) / len(window) for window in windows]
+
+
+def check_can_draw() -> None:
+    """TbaError, before anything else is done, if there is no matplotlib."""
+    _figure(1)
+
+
+def _label(name: str) -> str:
+    """A dollar would begin a formula, and what begins with an underscore is left out of the legend."""
+    return name.replace("$", r"\$").replace("_", " _", 1) if name.startswith("_") else name.replace("$", r"\$")
 
 
 def _figure(num_panels: int) -> tuple[Any, Any]:

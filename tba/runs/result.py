@@ -9,8 +9,7 @@ from typing import Any
 
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.best import best_model
-from tba.runs.callbacks import STOPPED_EARLY
-from tba.runs.metrics import read_metrics
+from tba.runs.callbacks import was_stopped_early
 from tba.runs.summary import SUMMARY
 
 
@@ -24,8 +23,7 @@ class Result:
     @property
     def stopped_early(self) -> bool:
         """Whether it ended before its last step because a callback asked for it, or by `evaluation.patience`."""
-        ends = [r.get("event") for r in read_metrics(self.run) if r.get("event") in (STOPPED_EARLY, "resumed")]
-        return not self.finished and ends[-1:] == [STOPPED_EARLY]
+        return not self.finished and was_stopped_early(self.run)
 
     @property
     def summary(self) -> dict[str, Any]:

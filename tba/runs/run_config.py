@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tba.config.help import setting_names
+from tba.config.paths import missing_path
 from tba.config.search import RewardConfig
 from tba.config.section import Section
 from tba.config.settings import Config, embedded_settings, parse_config, to_toml
@@ -125,6 +126,15 @@ def config_for_model(model: str, overrides: Mapping[str, Any]) -> Config:
     """
     run = run_of_model(Path(model))
     if run is None:
+        missing = None if Path(model).expanduser().exists() else missing_path(model)
+        if missing is not None:
+            raise TbaError(f"model {model!r} {missing}")
+        if model != EMBEDDED_MODEL and not (_names(overrides, "task", "kind") or _names(overrides, "task", "data")):
+            raise TbaError(
+                f"the task is missing: {model} is not a checkpoint of a run, so name what to evaluate it on with "
+                "--task NAME (`tba tasks` lists the names), or rows of yours with --task.data FILE --reward "
+                "module:function"
+            )
         base = embedded_settings() if model == EMBEDDED_MODEL else {}
         base["model"] = {**(base["model"] if isinstance(base.get("model"), dict) else {}), "path": model}
         return parse_config(base, overrides)

@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import ENDING, JOINING, SILENT_SECONDS, TURN, read_activities, silences
 from tba.runs.alarms import raised
 from tba.runs.metrics import read_metrics
 from tba.runs.progress import evaluation_text
 from tba.runs.run_config import num_replayed_steps, read_run_config
+from tba.runs.state import State, standing_of
 from tba.types import TbaError
 
 _WAITING = {
@@ -30,21 +32,18 @@ _WAITING = {
 
 
 def show_status(run: Path) -> int:
-    """Print the table. Exit code 0 if the run is going or has finished, 1 if it stopped before its last step."""
+    """Print the table. Exit code 0 if the run is going or has finished, 1 if it could be resumed."""
     config = read_run_config(run)
+    standing = standing_of(run)
     records = read_metrics(run)
     activities = read_activities(run)
     if not activities:
         raise TbaError(f"{run} has not started any process yet")
-    steps = [r["step"] for r in records if r["kind"] == "train"]
     evals = [r for r in records if r["kind"] == "eval"]
     alive = {a["process"]: _is_alive(a["pid"]) for a in activities}
-    replayed = num_replayed_steps(run)
-    step, last = (steps[-1] if steps else 0), replayed or config.trainer.num_steps
-    state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
     console = Console(highlight=False)
     reached = [f"held-out {evaluation_text(e, config.task.headline)} at step {e['step']}" for e in evals[-1:]]
-    stands = ", ".join([state, f"step {step} of {last}", *reached])
+    stands = ", ".join([standing.state, f"step {standing.step} of {standing.num_steps}", *reached])
     console.print(Text.assemble((str(run), "bold"), f": {stands}"), soft_wrap=True)
     table = Table("process", "pid", "now", "for", "holds")
     silent = silences(activities)
@@ -54,9 +53,12 @@ def show_status(run: Path) -> int:
     console.print(table)
     for name, message in raised(records).items():
         console.print(Text.assemble((f"alarm: {name}", "red"), f". {message}"), soft_wrap=True)
-    if state == "stopped" and replayed is None:
+    can_go_on = standing.state in (State.STOPPED, State.CRASHED) and num_replayed_steps(run) is None
+    if can_go_on and list_checkpoints(run):
         console.print(f"Resume with: tba train --resume {run}", markup=False, soft_wrap=True)
-    return 1 if state == "stopped" else 0
+    elif can_go_on:
+        console.print("There is no checkpoint: start again with --overwrite.")
+    return 1 if standing.state in (State.STOPPED, State.CRASHED) else 0
 
 
 def _row(activity: dict[str, Any], alive: bool, silent_seconds: float) -> tuple[str, str, str, str, str]:

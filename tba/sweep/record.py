@@ -11,6 +11,7 @@ from typing import Any
 
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.metrics import read_metrics
+from tba.runs.records import read_evaluations
 from tba.runs.summary import SUMMARY, headline_of_run, write_summary
 from tba.sweep.settings import PlannedRun, SweepSettings
 
@@ -55,7 +56,7 @@ def is_finished(run: PlannedRun) -> bool:
     found = list_checkpoints(run.folder)
     if not found or found[-1].step < num_steps:
         return False
-    if run.config.evaluation.period and num_steps not in {e["step"] for e in _evaluations(run.folder)}:
+    if run.config.evaluation.period and num_steps not in {e["step"] for e in read_evaluations(run.folder)}:
         return False
     write_summary(run.folder)
     return True
@@ -63,11 +64,11 @@ def is_finished(run: PlannedRun) -> bool:
 
 def result_of(run: PlannedRun, sweep: SweepSettings) -> Result:
     """The value of a finished run, by its evaluations."""
-    evaluations = _evaluations(run.folder)
+    evaluations = read_evaluations(run.folder)
     seconds = json.loads((run.folder / SUMMARY).read_text("utf-8"))["wall_seconds"]
     metric = sweep.metric or headline_of_run(run.folder).metric_of(evaluations[-1] if evaluations else {})
     curve = [(e["step"], e["time"], e[metric]) for e in evaluations if e.get(metric) is not None]
-    resumed = any(r.get("event") == "resumed" for r in read_metrics(run.folder))
+    resumed = any(r["event"] == "resumed" for r in read_metrics(run.folder, ("event",)))
     if not curve:
         names = sorted({k for e in evaluations for k, v in e.items() if isinstance(v, float)} - {"time"})
         failure = f"no evaluation has a number {metric!r} (sweep.metric); they have {', '.join(names) or 'none'}"
@@ -126,7 +127,3 @@ def read_record(folder: Path) -> list[dict[str, Any]]:
             continue
         found[entry["arm"], entry["seed"]] = entry
     return list(found.values())
-
-
-def _evaluations(run: Path) -> list[dict[str, Any]]:
-    return sorted((r for r in read_metrics(run) if r["kind"] == "eval"), key=lambda r: r["step"])

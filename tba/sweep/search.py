@@ -30,6 +30,8 @@ def run_sweep(path: Path, *, dry_run: bool = False) -> int:
     for run in sweep.runs.values():
         check_same_settings(run)
     console = Console(highlight=False)
+    for note in sweep.notes:
+        console.print(note, markup=False, soft_wrap=True)
     if dry_run:
         console.print(plan_table(sweep))
         return 0

@@ -18,6 +18,7 @@ from tba.config.ready import read_settings
 from tba.config.section import Section
 from tba.config.settings import Config, embedded_settings, parse_config
 from tba.config.text import read_toml
+from tba.runs.model_of import with_models_of_runs
 from tba.sweep.arms import Arm, Space, grid, nested, random_arms, read_space, resolved, with_variants
 from tba.types import TbaError
 
@@ -111,6 +112,8 @@ class Sweep:
     arms: Sequence[Arm]
     runs: Mapping[tuple[str, int], PlannedRun]
     """By the name of the arm and the seed."""
+    notes: Sequence[str] = ()
+    """Which models were taken where settings name runs: sentences."""
 
 
 def settings_text() -> str:
@@ -134,12 +137,15 @@ def read_sweep(path: Path) -> Sweep:
     folder = Path(settings.root) / (settings.name or path.stem)
     base = embedded_settings() if settings.base == EMBEDDED else read_settings(settings.base)
     runs = {}
+    notes: list[str] = []
     for arm in arms:
         for seed in settings.seeds:
             own = {"run": {"name": f"{arm.name}-seed{seed}", "root": str(folder), "seed": seed, "display": "plain"}}
-            runs[arm.name, seed] = PlannedRun(arm, seed, _config(base, fixed, arm, own))
+            config, chosen = _config(base, fixed, arm, own)
+            runs[arm.name, seed] = PlannedRun(arm, seed, config)
+            notes += chosen
     _check_threads(settings, runs)
-    return Sweep(settings, folder, fixed, arms, runs)
+    return Sweep(settings, folder, fixed, arms, runs, list(dict.fromkeys(notes)))
 
 
 def _check_owned(space: Space, *layers: Mapping[str, Any]) -> None:
@@ -158,9 +164,11 @@ def _read_file(path: Path) -> SpaceFile:
         raise TbaError(f"{path}: {in_one_line(error, known, 'tba sweep --help')}") from None
 
 
-def _config(base: Mapping[str, Any], fixed: Mapping[str, Any], arm: Arm, own: Mapping[str, Any]) -> Config:
+def _config(
+    base: Mapping[str, Any], fixed: Mapping[str, Any], arm: Arm, own: Mapping[str, Any]
+) -> tuple[Config, list[str]]:
     try:
-        return parse_config(base, fixed, arm.changes, own)
+        return with_models_of_runs(parse_config(base, fixed, arm.changes, own))
     except TbaError as error:
         raise TbaError(f"{arm.name}: {error}") from None
 

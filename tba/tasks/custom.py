@@ -47,9 +47,7 @@ class Settings(TaskSettings):
     system_prompt: str | None = None
     """A system message that comes before every prompt. Prompts that are plain text become chat messages then."""
 
-    headline: ClassVar[Headline] = Headline(
-        "reward", beside=(Beside("accuracy", "accuracy"),), eval_flags="--evaluation.num-samples 16"
-    )
+    headline: ClassVar[Headline] = Headline("reward", beside=(Beside("accuracy", "accuracy"),))
 
     def load(self, encode: Encode) -> Task:
         """Read and check every row. Held out: all of `eval_data`, or else the last `num_eval` training rows."""

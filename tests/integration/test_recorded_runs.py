@@ -107,7 +107,7 @@ def test_status_and_comparison_read_it(folder: Path, capsys: pytest.CaptureFixtu
     assert show_status(folder / "inline") == 0
     assert "finished, step 6 of 6" in capsys.readouterr().out
     assert show_status(folder / "local") == 1
-    assert "stopped" in capsys.readouterr().out
+    assert "crashed, step" in capsys.readouterr().out
     show_comparison([folder / "inline", folder / "local"])
     shown = capsys.readouterr().out
     assert "inline" in shown

@@ -15,7 +15,8 @@ from rich.progress import Progress
 from tba.engines.base import Request
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import graded, no_progress
-from tba.launch.evaluation import _breakdown_table, _table, _write
+from tba.launch.evaluation import _write
+from tba.launch.evaluation_tables import breakdown_table, values_table
 from tba.rewards.scorer import Scorer
 from tba.runs.bars import follow
 from tba.runs.run_config import answers_file
@@ -84,8 +85,8 @@ def test_what_was_graded_by_its_last_number_is_shown_and_noted(tmp_path: Path) -
 
 def test_parts_are_a_table_of_their_own() -> None:
     values = evaluation(breakdown=("level",)).values
-    assert [str(cell) for cell in _breakdown_table(values).columns[0].cells] == ["level=1", "level=2"]
-    assert not any("=" in str(cell) for cell in _table("", values).columns[0].cells)
+    assert [str(cell) for cell in breakdown_table(values).columns[0].cells] == ["level=1", "level=2"]
+    assert not any("=" in str(cell) for cell in values_table("", values).columns[0].cells)
 
 
 def test_samples_are_broken_down_no_further() -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from tba.config.help import setting_names
 from tba.config.settings import Config
 from tba.runs.activity import Activity
-from tba.runs.alarm_measures import KL_REPORTS, OVERLAP_STEPS, WARM_UP_STEPS, Known
+from tba.runs.alarm_measures import KL_REPORTS, OVERLAP_STEPS, USUAL_GAP, WARM_UP_STEPS, Known
 from tba.runs.alarms import ALARM, ALARM_CLEARED, RULES, Alarms, Rule, raised
 from tba.runs.display import panel, told
 from tba.runs.metrics import Metrics, read_metrics
@@ -194,12 +194,20 @@ def test_every_rule_has_its_row_in_the_table_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_the_metric_that_tells_most_says_what_is_not_healthy(rule: Rule) -> None:
-    """The page of metrics names the limit where it explains the number, with the way to what can be done."""
+def test_the_metric_that_tells_most_says_what_is_healthy(rule: Rule) -> None:
+    """The page of metrics has the rule's limit in the column "healthy" of the number, with the way to what can be done,
+    and says on which side of it a run is healthy."""
     page = (DOCS / "metrics.md").read_text("utf-8")
-    explained = [line for line in page.splitlines() if re.match(rf"\| [^|]*`{re.escape(rule.metrics[0])}`", line)]
-    assert explained, rule.metrics
-    assert any(f"(tuning.md#{rule.link.partition('#')[2]})" in line for line in explained)
+    rows = [line for line in page.splitlines() if re.match(rf"\| [^|]*`{re.escape(rule.metrics[0])}`", line)]
+    columns = [re.split(r" (?<!\\)\| ", row.strip("| "))[-1] for row in rows]
+    [healthy] = [column for column in columns if f"(tuning.md#{rule.link.partition('#')[2]})" in column]
+    limits = USUAL_GAP.values() if rule.name == GAP else [rule.limit]
+    sides = ("below", "at most", "within the first") if rule.when == "above" else ("above",)
+    found = re.findall(rf"(?:{'|'.join(sides)}) (−?[\d.]*\d)((?:(?:,| and) [\d.]*\d)*)", healthy, re.IGNORECASE)
+    told = {
+        float(number.replace("−", "-")) for first, rest in found for number in [first, *re.findall(r"[\d.]+", rest)]
+    }
+    assert set(limits) <= told, f"{healthy!r} does not say {rule.limit_text}"
 
 
 def test_every_rule_has_a_section_of_the_page() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from tba.config.settings import Config
-from tba.launch.evaluation import _breakdown_table, _table
+from tba.launch.evaluation_tables import breakdown_table, values_table
 from tba.runs.activity import Activity
 from tba.runs.compare import show_comparison
-from tba.runs.display import Display, end_table, told
+from tba.runs.display import Display, told
+from tba.runs.end_table import end_table
 from tba.runs.run_config import write_run_config
 from tba.runs.status import show_status
 from tba.runs.summary import summarise
@@ -52,8 +54,8 @@ def test_the_table_at_the_end_shows_the_path(run: Path) -> None:
     console = Console(width=300, record=True, file=io.StringIO())
     console.print(end_table(json.loads((run / "summary.json").read_text()), run, TaskSettings.headline))
     shown = console.export_text()
-    assert f"tba eval {run}/checkpoints/step-000001/model " in shown
-    assert f"tensorboard --logdir {run} " in shown
+    assert f"tba eval {shlex.quote(str(run))} " in shown
+    assert f"tensorboard --logdir {shlex.quote(str(run))} " in shown
     assert shown.count(str(run)) == 4
 
 
@@ -86,7 +88,7 @@ def test_events_are_told_as_they_are(run: Path) -> None:
 def test_an_evaluation_names_its_model_and_its_parts(run: Path) -> None:
     values = {"accuracy": 0.5, f"accuracy/level={run}": 0.5, f"accuracy/level={run}_n": 2}
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(_table(f"{run}/checkpoints/step-000001/model on x", values), _breakdown_table(values))
+    console.print(values_table(f"{run}/checkpoints/step-000001/model on x", values), breakdown_table(values))
     shown = "".join(console.export_text().split())  # titles are as narrow as their tables
     assert f"{run}/checkpoints/step-000001/modelonx" in shown
     assert f"level={run}│" in shown

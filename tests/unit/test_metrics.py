@@ -143,7 +143,7 @@ def test_sinks_get_the_numbers(tmp_path: Path) -> None:
     metrics.write("eval", 2, {"accuracy": 0.25})
     metrics.write("event", 2, {"event": "resumed", "number": 1})
     metrics.close()
-    assert sink.written == [(1, {"loss": 0.5, "steps": 3.0}), (2, {"eval/accuracy": 0.25})]
+    assert sink.written == [(1, {"train/loss": 0.5, "train/steps": 3.0}), (2, {"eval/accuracy": 0.25})]
     assert sink.closed
 
 
@@ -157,9 +157,10 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     metrics.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert sorted(events.Tags()["scalars"]) == ["loss", "reward", "search/tokens_per_second"]
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.25), (2, 0.5), (3, 0.75)]
-    assert [e.step for e in events.Scalars("reward")] == [1, 3]
+    own = {tag for tag in events.Tags()["scalars"] if not tag.startswith("perf/")}
+    assert own == {"search/tokens_per_second", "train/loss", "train/reward"}
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 0.25), (2, 0.5), (3, 0.75)]
+    assert [e.step for e in events.Scalars("train/reward")] == [1, 3]
     assert [(e.step, e.value) for e in events.Scalars("search/tokens_per_second")] == [(2, 123.0)]
 
 
@@ -229,7 +230,7 @@ def write_out_of_order(run: Path, sink: WandbSink | TrackioSink) -> None:
 
 
 SENT = {
-    ("step", "loss"): [(4, 0.5), (5, 0.25)],
+    ("train/step", "train/loss"): [(4, 0.5), (5, 0.25)],
     ("eval/step", "eval/accuracy"): [(2, 0.1), (3, 0.2), (4, 0.6)],
     ("search/step", "search/reward"): [(4, 0.3), (4, 0.4)],
 }

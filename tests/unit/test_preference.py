@@ -141,10 +141,11 @@ def test_without_a_judge_or_a_reference_their_numbers_are_missing() -> None:
     bare = evaluator(FOUR, gold=None, reference=None, untempered=None)[0]
     values = bare().values
     assert not {"win_rate", "kl", "paper_perplexity"} & values.keys()
-    assert values["num_prompts"] == bare.num_prompts == 4
+    assert values["num_prompts"] == 4
+    assert [one.num_prompts for one in bare.passes] == [4]
 
 
 def test_progress_adds_up_to_the_prompts_announced() -> None:
     made, done = evaluator(FOUR)[0], []
     made(done.append)
-    assert sum(done) == made.num_prompts == 8
+    assert sum(done) == sum(one.num_prompts for one in made.passes) == 8

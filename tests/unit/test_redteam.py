@@ -327,7 +327,7 @@ def evaluated(texts: Sequence[str], *, num_attacks: int, embed: Any = None, per_
     )
     done: list[int] = []
     result = evaluator(done.append)
-    assert sum(done) == evaluator.num_prompts
+    assert sum(done) == sum(one.num_prompts for one in evaluator.passes)
     return result
 
 

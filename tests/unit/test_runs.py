@@ -93,8 +93,8 @@ def test_a_checkpoint_is_evaluated_with_the_settings_of_its_run(
 def test_no_other_place_below_a_config_is_its_run(tmp_path: Path, model: str) -> None:
     write_run_config(tmp_path, UNUSUAL)
     (tmp_path / model).mkdir(parents=True)
-    defaults = parse_config({"model": str(tmp_path / model)}, {})
-    assert config_for_model(str(tmp_path / model), {}) == defaults
+    defaults = parse_config({"model": str(tmp_path / model), "task": "addition"}, {})
+    assert config_for_model(str(tmp_path / model), {"task": "addition"}) == defaults
     assert answers_file(str(tmp_path / model), "x").parent == Path()
 
 
@@ -105,9 +105,9 @@ def test_the_current_folder_has_no_say(tmp_path: Path, monkeypatch: pytest.Monke
     here.mkdir(parents=True)
     for folder in (tmp_path, here):
         (folder / CONFIG).write_text(text)
-    expected = config_for_model(model, {})
+    expected = config_for_model(model, {"task": "addition"})
     monkeypatch.chdir(here)
-    assert config_for_model(model, {}) == expected
+    assert config_for_model(model, {"task": "addition"}) == expected
 
 
 def test_code_of_a_config_above_a_model_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
