@@ -18,6 +18,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba eval MODEL [--task NAME] [--section.key …]    evaluate a model: greedy pass@1, sampled pass@k
   tba export RUN_OR_MODEL FOLDER [--dtype bfloat16] write a model, or its adapter, for transformers and vLLM
   tba status RUN                                    show what each process of a run is doing now
+  tba samples [RUN] [--best | --worst] [--prompt …] show responses of a run, with rewards and where they came from
   tba compare RUN RUN … [--plot FILE.png]           show summaries of runs side by side, draw a plot
   tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
   tba reward-model MODEL --data FILE --output DIR   train a reward model on pairs of responses
@@ -167,6 +168,31 @@ def _status(rest: Arguments) -> int:
     return show_status(Path(run))
 
 
+def _samples(rest: Arguments) -> int:
+    from tba.samples.query import Query, read_num, read_steps
+
+    flags = {flag: _take_flag(rest, f"--{flag}") for flag in ("best", "worst", "full", "json")}
+    prompt, step, num = (_take_value(rest, f"--{name}") for name in ("prompt", "step", "num"))
+    named = _take_positional(rest)
+    if rest:
+        raise TbaError(f"unexpected argument {rest[0]!r}: tba samples --help lists what there is")
+    if flags["best"] and flags["worst"]:
+        raise TbaError("--best and --worst are two orders: choose one")
+    query = Query(
+        order="best" if flags["best"] else "worst" if flags["worst"] else "newest",
+        prompt=prompt,
+        steps=None if step is None else read_steps(step),
+        num=4 if num is None else read_num(num),
+    )
+
+    from tba.runs.newest import newest_run
+    from tba.samples.command import show_samples
+
+    run = newest_run(Path("runs")) if named is None else Path(named)
+    show_samples(run, query, full=flags["full"], as_json=flags["json"])
+    return 0
+
+
 def _compare(rest: Arguments) -> int:
     from tba.runs.compare import show_comparison
 
@@ -254,6 +280,7 @@ COMMANDS = {
     "eval": _eval,
     "export": _export,
     "status": _status,
+    "samples": _samples,
     "compare": _compare,
     "sft": _sft,
     "reward-model": _reward_model,
@@ -289,6 +316,10 @@ def _help(name: str) -> None:
             "\n  --dtype TYPE          type of the weights: float32, bfloat16 or float16; if left out, the source's"
             "\n  --trust-remote-code   run Python code that comes with the model"
         )
+    if name == "samples":
+        from tba.samples.command import HELP
+
+        print(HELP, end="")
     if name == "replay":
         from tba.config.help import settings_text
         from tba.runs.replays import is_changeable

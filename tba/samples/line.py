@@ -1,0 +1,76 @@
+"""A sample in a few lines of fixed height, for the panel of a run that is going on, and in one line for its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from tba.samples.tables import number, parts_text, prompt_text
+from tba.samples.text import one_line
+
+Record = Mapping[str, Any]
+_LABEL = 12
+_MAX_PLAIN = 100
+_CUT = " … "
+
+
+def best_of(samples: Sequence[Record]) -> Record | None:
+    """The one of highest reward, the first of these; None if there is none."""
+    return max(samples, key=lambda sample: float(sample["reward"]), default=None)
+
+
+class SampleLines:
+    """Three lines, whatever the sample holds and however narrow the terminal is: its reward, the prompt, the response.
+    Long texts are cut in the middle."""
+
+    def __init__(self, sample: Record) -> None:
+        self._sample = sample
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = max(1, options.max_width - _LABEL)
+        prompt, response = _prompt_and_response(self._sample)
+        for label, text in (("sample", _facts(self._sample)), ("  prompt", prompt), ("  response", response)):
+            style = "bold" if label == "sample" else "dim"
+            line = Text.assemble((f"{label:<{_LABEL}}", style), _in_cells(text, room))
+            line.truncate(options.max_width)
+            line.no_wrap = True
+            yield line
+
+
+def plain_sample(sample: Record) -> str:
+    """One line for a log."""
+    prompt, response = (_in_cells(text, _MAX_PLAIN) for text in _prompt_and_response(sample))
+    return f"sample: reward {number(sample['reward'])} · {prompt} → {response}"
+
+
+def _facts(sample: Record) -> str:
+    parts, group = parts_text(sample), sample["group"]
+    facts = [f"reward {number(sample['reward'])}" + (f" ({parts})" if parts else "")]
+    spread = f"{number(group['lowest_reward'])} to {number(group['highest_reward'])}"
+    facts.append(f"best of {group['num_responses']}, which got {spread}")
+    answer = (sample["columns"] or {}).get("answer")
+    if answer is not None:
+        facts.append(f"answer {one_line(str(answer))}")
+    facts.append(f"weights of step {sample['version']}")
+    return one_line(" · ".join(facts))
+
+
+def _prompt_and_response(sample: Record) -> tuple[str, str]:
+    """Of a chat the last turn, which is the question."""
+    messages = sample["messages"]
+    prompt = messages[-1].get("content", "") if messages else prompt_text(sample)
+    return one_line(prompt), one_line(sample["response"]) or "(empty)"
+
+
+def _in_cells(text: str, room: int) -> str:
+    """At most so many cells of the terminal, without the middle if that is too few."""
+    if cell_len(text) <= room:
+        return text
+    half = max(0, (room - len(_CUT)) // 2)
+    head = set_cell_size(text, room - len(_CUT) - half).rstrip()
+    tail = set_cell_size(text[::-1], half)[::-1].lstrip()
+    return head + _CUT + tail
