@@ -38,7 +38,7 @@ def _columns(token_versions: list[str], **others: pa.DataType) -> dict[str, pa.D
 
 _SCHEMA_2 = pa.schema(_columns(["epoch", "version", "num_tokens"], epoch=pa.int64()))
 _SCHEMA_3 = _SCHEMA_2.append(pa.field("on_policy", pa.bool_()))
-_FOR_READERS: dict[str, pa.DataType] = {
+FOR_READERS: dict[str, pa.DataType] = {
     "merged_epoch": pa.int64(),
     "merged_step": pa.int64(),
     "reward_names": pa.list_(pa.string()),
@@ -46,7 +46,7 @@ _FOR_READERS: dict[str, pa.DataType] = {
     "messages": pa.string(),
     "notes": pa.string(),
 }
-SCHEMA = pa.schema([*_SCHEMA_3, *(pa.field(name, kind) for name, kind in _FOR_READERS.items())])
+SCHEMA = pa.schema([*_SCHEMA_3, *(pa.field(name, kind) for name, kind in FOR_READERS.items())])
 """`merge` numbers the syncs at which rows came in. `epoch` and `version`, which is a step of the epoch, are the oldest
 of `token_versions`; there both are null for tokens that the policy did not write.
 
@@ -86,8 +86,8 @@ def upgraded(table: pa.Table, version: int, names: Sequence[str] = SCHEMA.names)
         columns["token_versions"] = pa.chunked_array(
             [_with_epoch_0(chunk) for chunk in columns["token_versions"].chunks], SCHEMA.field("token_versions").type
         )
-    for name, kind in _FOR_READERS.items():
-        columns.setdefault(name, pa.nulls(table.num_rows, kind))
+    for name, kind in FOR_READERS.items():
+        columns.setdefault(name, pa.array([None] * table.num_rows, kind))
     fields = [SCHEMA.field(name) for name in names]
     return pa.table({name: columns[name] for name in names}, schema=pa.schema(fields))
 

@@ -16,14 +16,15 @@ MAX_VALUE = 2_000
 """Characters of one value."""
 MAX_OBJECT = 16_000
 """Characters of all values of one object together."""
-_DEEPEST = 20
+_LEAST, _DEEPEST = 80, 20
 
 
 def bounded_json(values: Mapping[Any, Any], room: int = MAX_OBJECT) -> str:
-    """A JSON object of these values, in their order. Those that come when the room is used up are counted only."""
+    """A JSON object of these values, in their order. Those that come when the room is used up are only counted."""
     found: dict[str, Any] = {}
     for number, (name, value) in enumerate(values.items()):
-        value = bounded(value, min(MAX_VALUE, room))
+        # Of the room that is left, so that one large value leaves some for those after it.
+        value = bounded(value, max(_LEAST, min(MAX_VALUE, room // 4)))
         room -= len(str(name)) + len(_json(value))
         if room < 0:
             found["…"] = f"{len(values) - number} more left out"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tba.buffer.browse import Piece, pieces_of
@@ -38,7 +39,7 @@ class Rows:
     prompt_ids: NDArray[np.object_]
     versions: list[Version]
     begins_group: NDArray[np.bool_]
-    """Whether a row is the first of its group."""
+    """Whether a row is the first of its group that meets the conditions."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -92,9 +93,7 @@ def _find(run: Path, log: Path, query: Query) -> Found:
 
 def _rows_of(piece: Piece, query: Query, prompt_id: str | None = None) -> Rows:
     table = piece.read(_NARROW)
-    keys = [table[name].to_numpy(zero_copy_only=False) for name in ("merge", "source", "serial")]
-    begins = np.ones(table.num_rows, np.bool_)
-    begins[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    groups = _group_numbers(table)
     prompt_ids = table["prompt_id"].to_numpy(zero_copy_only=False)
     wanted = np.ones(table.num_rows, np.bool_) if prompt_id is None else prompt_ids == prompt_id
     steps = table["version"].to_numpy()
@@ -107,8 +106,14 @@ def _rows_of(piece: Piece, query: Query, prompt_id: str | None = None) -> Rows:
         table["reward"].to_numpy()[here],
         prompt_ids[here],
         [Version(int(epochs[row]), int(steps[row])) for row in here],
-        begins[here],
+        np.diff(groups[here], prepend=-1) != 0,
     )
+
+
+def _group_numbers(table: pa.Table) -> NDArray[np.int64]:
+    """For each row, how many groups begin up to it."""
+    keys = [table[name].to_numpy(zero_copy_only=False) for name in ("merge", "source", "serial")]
+    return np.cumsum(np.append(True, np.any([key[1:] != key[:-1] for key in keys], axis=0)))[: table.num_rows]
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
@@ -200,6 +205,7 @@ def _nothing(run: Path, pieces: Sequence[Piece], query: Query) -> str:
     assert asked is not None
     below = [step for step in steps if step < asked.first][-1:]
     above = [step for step in steps if step > (asked.last or asked.first)][:1]
-    near = " and ".join(str(step) for step in (*below, *above))
+    near = [str(step) for step in (*below, *above)]
+    these = f"step{'s' if len(near) > 1 else ''} {' and '.join(near)}"
     which = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
-    return f"{run} has no responses made by weights of {which}: the nearest weights that made some are of step {near}"
+    return f"{run} has no responses made by weights of {which}: the nearest weights that made some are of {these}"

@@ -32,11 +32,10 @@ class SampleLines:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = max(1, options.max_width - _LABEL)
-        prompt, response = _prompt_and_response(self._sample)
+        prompt, response = (_in_cells(text, room) for text in _prompt_and_response(self._sample))
         for label, text in (("sample", _facts(self._sample)), ("  prompt", prompt), ("  response", response)):
-            style = "bold" if label == "sample" else "dim"
-            line = Text.assemble((f"{label:<{_LABEL}}", style), _in_cells(text, room))
-            line.truncate(options.max_width)
+            line = Text.assemble((f"{label:<{_LABEL}}", "bold" if label == "sample" else "dim"), text)
+            line.truncate(options.max_width, overflow="ellipsis")
             line.no_wrap = True
             yield line
 
@@ -50,11 +49,10 @@ def plain_sample(sample: Record) -> str:
 def _facts(sample: Record) -> str:
     parts, group = parts_text(sample), sample["group"]
     facts = [f"reward {number(sample['reward'])}" + (f" ({parts})" if parts else "")]
-    spread = f"{number(group['lowest_reward'])} to {number(group['highest_reward'])}"
-    facts.append(f"best of {group['num_responses']}, which got {spread}")
     answer = (sample["columns"] or {}).get("answer")
     if answer is not None:
-        facts.append(f"answer {one_line(str(answer))}")
+        facts.append(f"answer {answer}")
+    facts.append(f"worst of {group['num_responses']} got {number(group['lowest_reward'])}")
     facts.append(f"weights of step {sample['version']}")
     return one_line(" · ".join(facts))
 

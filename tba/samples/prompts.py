@@ -16,7 +16,8 @@ _MAX_NAMED = 5
 
 
 def matching(pieces: Sequence[Piece], wanted: str) -> str:
-    """The id of the one prompt that has this id or, without regard to case, this text. TbaError for none or several."""
+    """The id of the one prompt that has this id, is this text or, without regard to case, holds it. TbaError if none
+    does, or several do."""
     if any(wanted in pc.unique(piece.read(("prompt_id",))["prompt_id"]).to_pylist() for piece in pieces):
         return wanted
     found: dict[str, str] = {}
@@ -26,6 +27,9 @@ def matching(pieces: Sequence[Piece], wanted: str) -> str:
         found.update(_prompts(table))
     if not found:
         raise TbaError(f"no prompt has the id {wanted!r} or holds this text: tba samples --json shows ids and prompts")
+    whole = [name for name, text in found.items() if text.strip() == wanted.strip()]
+    if len(whole) == 1:
+        return whole[0]
     if len(found) > 1:
         some = [f"{name} ({_around(text, wanted)})" for name, text in list(found.items())[:_MAX_NAMED]]
         more = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""

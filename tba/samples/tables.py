@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tba.samples.text import shortened, visible
+from tba.samples.text import visible
 
 Record = Mapping[str, Any]
-_MAX_TEXT = 4_000
 
 
 def table_of(samples: Sequence[Record]) -> tuple[list[str], list[list[Any]]]:
@@ -61,10 +60,9 @@ def parts_text(sample: Record) -> str:
     return ", ".join(f"{visible(name)} {number(value)}" for name, value in parts.items())
 
 
-def pairs_text(values: Mapping[str, Any], limit: int = _MAX_TEXT) -> str:
-    """Columns with their values; texts that stand for themselves without quotation marks."""
-    texts = (f"{visible(name)}: {shortened(_value_text(value), limit)}" for name, value in values.items())
-    return "\n".join(texts)
+def pairs_text(values: Mapping[str, Any], cut: Callable[[str], str] = lambda text: text) -> str:
+    """Columns with their values, a line for each; texts stand without quotation marks."""
+    return "\n".join(f"{visible(name)}: {cut(_value_text(value))}" for name, value in values.items())
 
 
 def number(value: float | None) -> str:

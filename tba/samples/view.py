@@ -76,14 +76,14 @@ def _parts(logged: LoggedSample, *, full: bool) -> Iterator[tuple[str, Text]]:
     def cut(text: str, limit: int) -> str:
         return text if full else shortened(text, limit, _REMEDY)
 
-    yield "", Text(f"── row {logged.row:,} · prompt {one_line(sample.prompt_id)} ──", style="dim")
-    yield "prompt", Text(cut(prompt_text(record), _MAX_PROMPT))
+    yield "", Text(f"── response {logged.row:,} · prompt {one_line(sample.prompt_id)} ──", style="dim")
+    yield "prompt", Text(cut(prompt_text(record).rstrip("\n"), _MAX_PROMPT))
     yield "response", Text(cut(visible(sample.response), _MAX_RESPONSE) or "(empty)", style="cyan")
     yield "reward", _reward(logged, record)
     if sample.columns:
-        yield "row", Text(pairs_text(sample.columns, 1_000_000 if full else _MAX_VALUE))
+        yield "data", Text(pairs_text(sample.columns, lambda text: cut(text, _MAX_VALUE)))
     if sample.notes:
-        yield "notes", Text(pairs_text(sample.notes, 1_000_000 if full else _MAX_VALUE))
+        yield "notes", Text(pairs_text(sample.notes, lambda text: cut(text, _MAX_VALUE)))
     length = "cut off by the length limit" if sample.cut_off else "ended by itself"
     yield "length", Text(f"{sample.num_tokens:,} tokens, {length}", style="yellow" if sample.cut_off else "")
     yield "made by", Text(_made_by(logged))

@@ -1,4 +1,4 @@
-"""The rows of the training prompts, as readers of the rollout log see them, in a file in which the Trainer looks them up.
+"""The rows of the training prompts, as readers of the rollout log see them: a file in which the Trainer looks them up.
 
 The Searcher that prepares the task writes the file, once a launch. So groups that go up need not carry the columns of
 their prompts, and a column of any size costs nothing on the way. Values are cut to a bounded size
