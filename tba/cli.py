@@ -317,7 +317,7 @@ def _help(name: str) -> None:
             "\n  --trust-remote-code   run Python code that comes with the model"
         )
     if name == "samples":
-        from tba.samples.command import HELP
+        from tba.samples.query import HELP
 
         print(HELP, end="")
     if name == "replay":

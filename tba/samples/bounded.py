@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from tba.samples.text import shortened
@@ -21,6 +22,10 @@ _LEAST, _DEEPEST = 80, 20
 
 def bounded_json(values: Mapping[Any, Any], room: int = MAX_OBJECT) -> str:
     """A JSON object of these values, in their order. Those that come when the room is used up are only counted."""
+    with suppress(TypeError, ValueError, RecursionError):
+        text = _json(dict(values), allow_nan=False)
+        if len(text) <= min(MAX_VALUE, room // 4):  # of most rows: nothing to look at one by one
+            return text
     found: dict[str, Any] = {}
     for number, (name, value) in enumerate(values.items()):
         # Of the room that is left, so that one large value leaves some for those after it.
@@ -47,8 +52,8 @@ def messages_json(content: Any) -> str | None:
     return None if isinstance(content, str) else _json(_plain(content))
 
 
-def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+def _json(value: Any, *, allow_nan: bool = True) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
     # Half of a surrogate pair cannot be stored as it is. In JSON it can, written out.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
