@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,11 +26,10 @@ from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.notebook import NotebookPanel, live_panel
 from tba.runs.progress import RunProgress, evaluation_text
 from tba.runs.summary import SUMMARY
-from tba.samples.line import SampleLines, best_of, plain_sample
+from tba.samples.line import PlainSamples, sample_lines
 from tba.tasks import Headline
 
 _PLAIN_SECONDS = 10.0
-_SAMPLE_SECONDS = 60.0
 _TICK_SECONDS = 0.25
 _QUIET_EVENTS = {"reward_failed", PROCESS_ENDED}  # counted in the panel or the summary, listed in metrics.jsonl
 
@@ -47,8 +46,8 @@ class Display:
         self._progress = RunProgress(run, config.trainer.num_steps, config.task.headline)
         self._config = config
         self._live: Live | NotebookPanel | None = None
-        self._begun = self._last_line = self._last_sample = time.monotonic()
-        self._told_sample: Mapping[str, Any] | None = None
+        self._begun = self._last_line = time.monotonic()
+        self._samples = PlainSamples()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
 
@@ -111,16 +110,8 @@ class Display:
             self._console.print(_plain_line(self._progress) if self._progress.train else Text(self._starting()))
             for line in self._silent():
                 self._console.print(line)
-            self._tell_sample()
-
-    def _tell_sample(self) -> None:
-        sample = best_of(self._progress.samples)
-        if sample is not None and sample is not self._told_sample and self._is_sample_due():
-            self._told_sample, self._last_sample = sample, time.monotonic()
-            self._console.print(Text(plain_sample(sample)), soft_wrap=True)
-
-    def _is_sample_due(self) -> bool:
-        return self._told_sample is None or time.monotonic() - self._last_sample > _SAMPLE_SECONDS
+            for text in self._samples.due(self._progress.samples):
+                self._console.print(Text(text), soft_wrap=True)
 
     def _panel(self) -> RenderableType:
         return panel(self._progress, self._starting() if not self._progress.train else "", self._silent())
@@ -161,10 +152,8 @@ def panel(progress: RunProgress, starting: str = "", silent: Sequence[Text] = ()
         + (f" · {_clock(left)} left" if left is not None else ""),
     )
     trainer = _trainer_row(progress) if progress.train else Text(starting, style="dim")
-    sample = best_of(progress.samples)
-    samples = [] if sample is None else [SampleLines(sample)]
     alarms = [Text(f"{name}: {message}", style="red") for name, message in progress.alarms.items()]
-    rows = [*_searcher_rows(progress), *samples, *alarms, *silent]
+    rows = [*_searcher_rows(progress), *sample_lines(progress.samples), *alarms, *silent]
     return Panel(Group(bar, trainer, *rows), title="training", expand=True)
 
 

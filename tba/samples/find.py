@@ -7,7 +7,7 @@ that were chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,9 @@ class Rows:
     numbers: NDArray[np.int64]
     rewards: NDArray[np.float64]
     prompt_ids: NDArray[np.object_]
-    versions: list[Version]
+    epochs: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    """With the epoch, the version of the weights that made it."""
     begins_group: NDArray[np.bool_]
     """Whether a row is the first of its group that meets the conditions."""
 
@@ -87,7 +89,8 @@ def _find(run: Path, log: Path, query: Query) -> Found:
         of_prompt = rows if prompt_id is not None else None
         numbers = _over_time(rows, query.num) if query.order == "newest" else _extreme(pieces, rows, query)
     if not numbers:
-        raise TbaError(_nothing(run, pieces, query))
+        everything = _joined([_rows_of(piece, replace(query, steps=None), prompt_id) for piece in pieces])
+        raise TbaError(_nothing(run, np.unique(everything.steps).tolist(), query))
     return Found(_overview(pieces), load(run, pieces, numbers), of_prompt)
 
 
@@ -100,12 +103,12 @@ def _rows_of(piece: Piece, query: Query, prompt_id: str | None = None) -> Rows:
     if query.steps is not None:
         wanted &= (steps >= query.steps.first) & (steps <= (query.steps.last or 0))
     here = np.flatnonzero(wanted)
-    epochs = table["epoch"].to_numpy()
     return Rows(
         piece.first_row + here,
         table["reward"].to_numpy()[here],
         prompt_ids[here],
-        [Version(int(epochs[row]), int(steps[row])) for row in here],
+        table["epoch"].to_numpy()[here],
+        steps[here],
         np.diff(groups[here], prepend=-1) != 0,
     )
 
@@ -121,7 +124,8 @@ def _joined(parts: Sequence[Rows]) -> Rows:
         np.concatenate([part.numbers for part in parts]),
         np.concatenate([part.rewards for part in parts]),
         np.concatenate([part.prompt_ids for part in parts]),
-        [version for part in parts for version in part.versions],
+        np.concatenate([part.epochs for part in parts]),
+        np.concatenate([part.steps for part in parts]),
         np.concatenate([part.begins_group for part in parts]),
     )
 
@@ -198,14 +202,12 @@ def _versions(piece: Piece) -> list[Version]:
     return [Version(*pair) for pair in set(zip(*columns, strict=True))]
 
 
-def _nothing(run: Path, pieces: Sequence[Piece], query: Query) -> str:
-    """Why nothing was found: the steps, which are all that can be wrong when the prompt is there."""
-    steps = sorted({version.step for piece in pieces for version in _versions(piece)})
+def _nothing(run: Path, steps: Sequence[int], query: Query) -> str:
+    """Why nothing was found: there are no such steps among those that made something."""
     asked = query.steps
     assert asked is not None
-    below = [step for step in steps if step < asked.first][-1:]
-    above = [step for step in steps if step > (asked.last or asked.first)][:1]
-    near = [str(step) for step in (*below, *above)]
-    these = f"step{'s' if len(near) > 1 else ''} {' and '.join(near)}"
+    near = [*[step for step in steps if step < asked.first][-1:], *[step for step in steps if step > asked.first][:1]]
     which = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
-    return f"{run} has no responses made by weights of {which}: the nearest weights that made some are of {these}"
+    these = f"step{'s' if len(near) > 1 else ''} {' and '.join(map(str, near))}"
+    what = "responses" if query.prompt is None else "responses to this prompt"
+    return f"{run} has no {what} made by weights of {which}: the nearest weights that made some are of {these}"

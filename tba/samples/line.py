@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -15,6 +16,7 @@ from tba.samples.text import one_line
 Record = Mapping[str, Any]
 _LABEL = 12
 _MAX_PLAIN = 100
+_PERIOD_SECONDS = 60.0
 _CUT = " … "
 
 
@@ -38,6 +40,28 @@ class SampleLines:
             line.truncate(options.max_width, overflow="ellipsis")
             line.no_wrap = True
             yield line
+
+
+def sample_lines(samples: Sequence[Record]) -> list[SampleLines]:
+    """The best of these samples for the panel; nothing if there is none."""
+    best = best_of(samples)
+    return [] if best is None else [SampleLines(best)]
+
+
+class PlainSamples:
+    """Says when a log is to show a sample: the first at once, then a new one when a minute has passed."""
+
+    def __init__(self) -> None:
+        self._shown: Record | None = None
+        self._since = 0.0
+
+    def due(self, samples: Sequence[Record]) -> Iterator[str]:
+        """The line to print now, if any."""
+        best, now = best_of(samples), time.monotonic()
+        if best is None or best is self._shown or (self._shown is not None and now - self._since < _PERIOD_SECONDS):
+            return
+        self._shown, self._since = best, now
+        yield plain_sample(best)
 
 
 def plain_sample(sample: Record) -> str:

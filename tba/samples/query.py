@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tba.types import Steps, TbaError, Version
+from tba.types import Steps, TbaError
 
 Order = Literal["newest", "best", "worst"]
 HELP = """
@@ -32,9 +32,6 @@ class Query:
     steps: Steps | None = None
     """Of the weights that made the responses."""
     num: int = 4
-
-    def wants(self, version: Version) -> bool:
-        return self.steps is None or self.steps.includes(version.step)
 
 
 def read_steps(text: str) -> Steps:

@@ -55,8 +55,9 @@ def _overview(found: Found, query: Query) -> str:
 def _course(rows: Rows) -> Iterator[Text]:
     """How the rewards of a prompt changed: a line for each version of the weights, or for some of them."""
     yield Text(f"prompt {visible(str(rows.prompt_ids[0]))}", style="bold")
-    order = sorted(range(len(rows)), key=lambda i: rows.versions[i])
-    runs = [(version, list(places)) for version, places in groupby(order, key=lambda i: rows.versions[i])]
+    versions = [Version(*pair) for pair in zip(rows.epochs.tolist(), rows.steps.tolist(), strict=True)]
+    order = sorted(range(len(rows)), key=versions.__getitem__)
+    runs = [(version, list(places)) for version, places in groupby(order, key=versions.__getitem__)]
     chosen = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), _MAX_VERSIONS)).round().astype(int))
     yield Text(f"{'step':>10} {'responses':>10} {'mean':>8} {'lowest':>8} {'highest':>8}", style="dim")
     for place in chosen.tolist():

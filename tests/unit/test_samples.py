@@ -125,6 +125,8 @@ def test_steps_are_those_of_the_weights(run: Recorded) -> None:
     assert run.texts(steps=Steps(2, 9), order="worst", num=1) == ["r 5.1"]
     with pytest.raises(TbaError, match=r"weights of steps 2 to 3: .* are of steps 1 and 4$"):
         run.find(steps=Steps(2, 3))
+    with pytest.raises(TbaError, match=r"to this prompt made by weights of step 4: .* are of step 0$"):
+        run.find(steps=Steps(4, 4), prompt="b")
     with pytest.raises(TbaError, match=r"weights of step 9: .* are of step 4$"):
         run.find(steps=Steps(9, 9))
 
