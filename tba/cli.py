@@ -20,6 +20,7 @@ tba: asynchronous, off-policy post-training of language models with trajectory b
   tba runs [FOLDER] [--json]                        list runs, the newest first: what they are, how far they came
   tba status [RUN]                                  show what each process of a run is doing now
   tba compare RUN RUN … [--plot FILE.png]           show settings and results of runs side by side, draw a plot
+  tba samples [RUN] [--best | --worst] [--prompt …] show responses of a run, with rewards and where they came from
   tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
   tba reward-model MODEL --data FILE --output DIR   train a reward model on pairs of responses
   tba classifier MODEL --data FILE --output DIR     train a classifier of texts with one logit
@@ -181,6 +182,30 @@ def _status(rest: Arguments) -> int:
     return show_status(Path(run) if run else _newest_run())
 
 
+def _samples(rest: Arguments) -> int:
+    from tba.samples.query import Query, read_num, read_steps
+
+    flags = {flag: _take_flag(rest, f"--{flag}") for flag in ("best", "worst", "full", "json")}
+    prompt, step, num = (_take_value(rest, f"--{name}") for name in ("prompt", "step", "num"))
+    named = _take_positional(rest)
+    if rest:
+        raise TbaError(f"unexpected argument {rest[0]!r}: tba samples --help lists what there is")
+    if flags["best"] and flags["worst"]:
+        raise TbaError("--best and --worst are two orders: choose one")
+    query = Query(
+        order="best" if flags["best"] else "worst" if flags["worst"] else "newest",
+        prompt=prompt,
+        steps=None if step is None else read_steps(step),
+        num=4 if num is None else read_num(num),
+    )
+
+    from tba.samples.command import show_samples
+
+    run = _newest_run() if named is None else Path(named)
+    show_samples(run, query, full=flags["full"], as_json=flags["json"])
+    return 0
+
+
 def _compare(rest: Arguments) -> int:
     from tba.runs.compare import AXES, show_comparison
 
@@ -274,6 +299,7 @@ COMMANDS = {
     "export": _export,
     "runs": _runs,
     "status": _status,
+    "samples": _samples,
     "compare": _compare,
     "sft": _sft,
     "reward-model": _reward_model,
@@ -317,6 +343,11 @@ def _help(name: str) -> None:
             "\n  --x AXIS         what the plot is drawn over: minutes, steps or tokens (minutes if left out)"
             "\n  --json           print settings that differ and results as JSON"
         )
+
+    if name == "samples":
+        from tba.samples.query import HELP
+
+        print(HELP, end="")
     if name == "replay":
         from tba.config.help import settings_text
         from tba.runs.replays import is_changeable
@@ -359,7 +390,7 @@ def _newest_run() -> Path:
     from tba.runs.newest import newest_run
 
     run = newest_run(Path(RUNS))
-    print(f"the newest run is taken: {run}")
+    print(f"the newest run is taken: {run}", file=sys.stderr)  # standard output may be JSON
     return run
 
 

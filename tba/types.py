@@ -174,6 +174,26 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What people who read the rollout log want to know of a group. Nothing is trained on it."""
+
+    reward_names: tuple[str, ...] = ()
+    """The functions that gave the parts of its rewards."""
+    notes: tuple[str, ...] = ()
+    """For each trajectory what functions noted with `log_extra`, as a JSON object; empty if none noted anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """The row of the data that a prompt comes from, for people who read the rollout log."""
+
+    columns: str
+    """Its columns but for the prompt, as a JSON object of bounded size."""
+    messages: str | None
+    """The chat messages of the prompt as JSON; None if the prompt is plain text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """One prompt and trajectories for it. `source` and `serial` together name it uniquely within a run."""
 
@@ -181,6 +201,7 @@ class Group:
     trajectories: tuple[Trajectory, ...]
     source: str = ""
     serial: int = 0
+    about: About = About()
 
     @property
     def num_tokens(self) -> int:
@@ -197,6 +218,7 @@ class ScoredGroup:
     """Sampled at the policy's own temperature."""
     source: str = ""
     serial: int = 0
+    about: About = About()
 
 
 @dataclass(frozen=True, slots=True)

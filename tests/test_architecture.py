@@ -100,7 +100,7 @@ def test_the_imports_are_seen() -> None:
 
 BELOW = (
     *("buffer", "channels", "config", "engines", "evaluations", "extras", "learn", "objectives", "policy"),
-    *("rewards", "runs", "search", "seeds", "tasks", "types"),
+    *("rewards", "runs", "samples", "search", "seeds", "tasks", "types"),
 )
 """What `build` and launchers put together."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -129,14 +129,23 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "buffer": ("types",),
     "channels": ("types",),
     "rewards": ("config.user_code", "policy.names", "types"),
-    "tasks": ("config.paths", "config.section", "config.user_code", "extras", "policy.names", "rewards", "types"),
+    # What all may use that show or store texts; what looks into a log is above it.
+    "samples.text": (),
+    "samples.bounded": ("samples.text",),
+    "samples": ("buffer", "learn.epochs", "types"),
+    "tasks": (
+        *("config.paths", "config.section", "config.user_code", "extras", "policy.names", "rewards"),
+        *("samples.bounded", "types"),
+    ),
     "engines": ("policy", "types"),
     "evaluations": ("engines.base", "extras", "policy", "rewards", "tasks.base", "types"),
     "search": (
         *("channels.base", "engines.base", "policy", "rewards", "seeds", "tasks.base", "types"),
-        *("runs.activity", "runs.ledger", "runs.time_spent"),
+        *("runs.activity", "runs.ledger", "runs.time_spent", "samples.bounded"),
     ),
-    "learn": ("buffer", "channels.base", "config.training", "objectives", "policy", "runs", "seeds", "types"),
+    "learn": (
+        *("buffer", "channels.base", "config.training", "objectives", "policy", "runs", "samples", "seeds", "types"),
+    ),
     "runs": (
         "config",
         "extras",
@@ -144,6 +153,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "objectives",
         "policy.names",
         "policy.placement",
+        "samples",
         "tasks",
         "types",
     ),
@@ -165,7 +175,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # Its runs are processes of the command line, so it stands on what reads them and not on what makes them.
     "sweep": ("config", "launch.preflight", "learn.checkpoint", "runs", "seeds", "types"),
     "api": ("launch", "config.settings", "learn.checkpoint", "rewards.given", "runs", "tasks", "types"),
-    "cli": ("", "api", "config", "fetch", "launch", "runs", "supervised", "sweep", "types"),
+    "cli": ("", "api", "config", "fetch", "launch", "runs", "samples", "supervised", "sweep", "types"),
     "": ("api", "config.settings", "objectives", "runs.callbacks", "runs.result", "types"),
 }
 """By room or module, the more exact name first: what it may import beside its own room, also within functions."""
@@ -277,7 +287,7 @@ def test_the_root_is_small_and_no_room_has_the_name_of_something_public() -> Non
 
 LIGHT = (
     *("api", "cli", "extras", "fetch", "seeds", "types"),
-    *("buffer", "channels", "config", "rewards", "runs", "search.prompts", "supervised", "sweep", "tasks"),
+    *("buffer", "channels", "config", "rewards", "runs", "samples", "search.prompts", "supervised", "sweep", "tasks"),
     *("learn.arrivals", "learn.base", "learn.checkpoint", "learn.epochs", "learn.step_metrics", "learn.trainer"),
     *(
         "launch.evaluation",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tba.buffer.schema import SCHEMA
-from tba.types import Group, Prompt, Response, TokenVersions, Trajectory, Version
+from tba.types import Group, Prompt, PromptRow, Response, TokenVersions, Trajectory, Version
 
 
 def warm_up() -> None:
@@ -19,7 +19,15 @@ def warm_up() -> None:
     pa.array([0])
 
 
-def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
+RowOf = Callable[[str], PromptRow | None]
+"""The row of the data that a prompt comes from, by the prompt's id; None if it is not known."""
+
+
+def no_row(prompt_id: str) -> None:
+    """A `RowOf` that knows of no data."""
+
+
+def to_table(merge: int, groups: Sequence[Group], merged_at: Version | None = None, row_of: RowOf = no_row) -> pa.Table:
     """One merge as rows. Every group has a trajectory; arrays have the dtypes of `tba.types`, else TypeError."""
     trajectories = list(chain.from_iterable(group.trajectories for group in groups))
     responses = [trajectory.response for trajectory in trajectories]
@@ -31,6 +39,7 @@ def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
         "prompt_id": pa.array([group.prompt.id for group in groups], pa.string()),
         "prompt": pa.array([group.prompt.text for group in groups], pa.string()),
         "prompt_tokens": _lists([np.array(group.prompt.tokens, np.int32) for group in groups], np.int32),
+        **_for_readers_of_groups(groups, merged_at, row_of),
     }
     columns = {
         "merge": pa.array(np.full(len(trajectories), merge)),
@@ -49,12 +58,29 @@ def to_table(merge: int, groups: Sequence[Group]) -> pa.Table:
         ),
         "finished": pa.array([response.finished for response in responses], pa.bool_()),
         "on_policy": pa.array([response.on_policy for response in responses], pa.bool_()),
+        "notes": pa.array(list(chain.from_iterable(map(_notes, groups))), pa.string()),
     }
-    return pa.table(columns, schema=SCHEMA)
+    return pa.table({name: columns[name] for name in SCHEMA.names}, schema=SCHEMA)
+
+
+def _for_readers_of_groups(groups: Sequence[Group], merged_at: Version | None, row_of: RowOf) -> dict[str, Any]:
+    epoch, step = merged_at or (None, None)
+    rows = [row_of(group.prompt.id) for group in groups]
+    return {
+        "merged_epoch": pa.array([epoch] * len(groups), pa.int64()),
+        "merged_step": pa.array([step] * len(groups), pa.int64()),
+        "reward_names": pa.array([list(group.about.reward_names) for group in groups], pa.list_(pa.string())),
+        "columns": pa.array([row and row.columns for row in rows], pa.string()),
+        "messages": pa.array([row and row.messages for row in rows], pa.string()),
+    }
+
+
+def _notes(group: Group) -> Sequence[str | None]:
+    return group.about.notes or [None] * len(group.trajectories)
 
 
 def from_table(table: pa.Table) -> Iterator[tuple[int, list[Group]]]:
-    """(merge, its groups) in order, equal to what `to_table` was given."""
+    """(merge, its groups) in order, equal to what `to_table` was given, without what is for readers only."""
     if not table.num_rows:
         return
     trajectories = list(_trajectories(table))

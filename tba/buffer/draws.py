@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -100,6 +101,20 @@ def recorded_draws(run: Path) -> Iterator[Rows]:
                 rows = _rows_of(line, _step_of(line))
                 if rows is not None:
                     yield rows
+
+
+def times_drawn(run: Path, rows: Sequence[int], after_step: int = 0) -> tuple[NDArray[np.int64], int]:
+    """How often each of these rows was drawn by the steps after this one, and which step the last on record is."""
+    wanted, place_of = np.unique(np.array(rows, np.int64), return_inverse=True)
+    counts = np.zeros(len(wanted), np.int64)
+    lines = (run / DRAWS).read_bytes().split(b"\n")[:-1] if (run / DRAWS).exists() else []
+    for line in lines[bisect_right(lines, after_step, key=_step_of) :]:
+        drawn = _rows_of(line, _step_of(line))
+        if drawn is not None:
+            numbers, times = np.unique(drawn, return_counts=True)
+            _, here, there = np.intersect1d(wanted, numbers, assume_unique=True, return_indices=True)
+            counts[here] += times[there]
+    return counts[place_of], _step_of(lines[-1]) if lines else 0
 
 
 def _or_fewer(step: int) -> str:

@@ -18,18 +18,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tba.buffer.arrow import from_table, to_table, warm_up
+from tba.buffer.arrow import RowOf, from_table, no_row, to_table, warm_up
 from tba.buffer.check import check_groups
 from tba.buffer.log_files import LogFile, Serials, between, in_order, naming, read_serials, read_tables, regroup, write
-from tba.types import Group, TbaError
+from tba.types import Group, TbaError, Version
 
 
 class RolloutLog:
     """The log in one directory. Only one process may have it open; readers of the Parquet files need no such care."""
 
-    def __init__(self, directory: Path) -> None:
-        """TbaError if files are damaged or missing. The first merge creates the directory if there is none."""
+    def __init__(self, directory: Path, row_of: RowOf = no_row) -> None:
+        """TbaError if files are damaged or missing. The first merge creates the directory if there is none.
+
+        `row_of` gives what is written beside each prompt for those who read the files."""
         self._directory = directory
+        self._row_of = row_of
         self._files: list[LogFile] = []
         self._last_serials: Serials = {}
         self.num_repeated = 0
@@ -42,8 +45,9 @@ class RolloutLog:
         """The number of the next merge."""
         return self._files[-1].stop if self._files else 0
 
-    def append(self, groups: Sequence[Group]) -> list[Group]:
+    def append(self, groups: Sequence[Group], merged_at: Version | None = None) -> list[Group]:
         """Log one merge; the groups that were new. If none were, nothing is written and there was no merge.
+        `merged_at`: the weights that are trained now, from which readers of the log see how old the data were.
 
         The serials of a source increase, so a group with one that is not above the last is one that came again. An
         OSError (a full disk) leaves the log as it was, and so does the ValueError for a group that no buffer takes.
@@ -53,7 +57,7 @@ class RolloutLog:
         if new:
             self._directory.mkdir(parents=True, exist_ok=True)
             file = LogFile(self.position, self.position + 1, is_joined=False)
-            write(self._directory / file.name, [to_table(file.first, new)], serials)
+            write(self._directory / file.name, [to_table(file.first, new, merged_at, self._row_of)], serials)
             self._files.append(file)
             self._last_serials = serials
         self.num_repeated += len(groups) - len(new)

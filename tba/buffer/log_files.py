@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tba.buffer.schema import SCHEMA, VERSION, VERSION_KEY, schema_version, upgraded
+from tba.buffer.schema import SCHEMA, VERSION, VERSION_KEY, schema_version, stored_names, upgraded
 from tba.types import TbaError, first_line
 
 Serials = dict[str, int]
@@ -123,6 +123,20 @@ def read_tables(path: Path) -> Iterator[pa.Table]:
         version = schema_version(file.schema_arrow, str(path))
         for index in range(file.num_row_groups):
             yield upgraded(file.read_row_group(index), version)
+
+
+def read_rows(path: Path, row_group: int, names: Sequence[str]) -> pa.Table:
+    """Some columns of one row group. Others are not read from the disk."""
+    with naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        version = schema_version(file.schema_arrow, str(path))
+        table = file.read_row_group(row_group, columns=stored_names(version, names))
+        return upgraded(table, version, names).select(list(names))
+
+
+def row_counts(path: Path) -> list[int]:
+    """Rows of each row group."""
+    with naming(path), pq.ParquetFile(path) as file:
+        return [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
 
 
 def read_serials(path: Path) -> Serials:

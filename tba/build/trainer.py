@@ -23,6 +23,8 @@ from tba.runs.alarm_measures import Known
 from tba.runs.alarms import Alarms
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
 from tba.runs.patience import Patience
+from tba.samples.choose import SampleChooser
+from tba.tasks.row_texts import ROWS, StoredRows
 
 ROLLOUTS = "rollouts"
 
@@ -44,11 +46,12 @@ def build_trainer(
     """
     epochs = Epochs.read(run)
     staleness = build_staleness(config, checkpoint, repeatable=repeatable)
+    row_of = StoredRows(run / ROWS)
     trainer = Trainer(
         run=run,
         learner=build_learner(config, activity),
         supply=_supply(config, epochs, staleness),
-        log=RolloutLog(run / ROLLOUTS),
+        log=RolloutLog(run / ROLLOUTS, row_of),
         draws=DrawLog(run),
         epochs=epochs,
         weights=weights,
@@ -65,6 +68,7 @@ def build_trainer(
         patience=Patience(config.evaluation.patience, config.task.headline.metric_of)
         if config.evaluation.patience
         else None,
+        samples=SampleChooser(config.metrics.samples, config.trainer.num_steps, row_of),
     )
     if checkpoint is not None:
         # Data of the time that was lost counts as off-policy, unless a limit asks for data of this policy.
@@ -107,7 +111,7 @@ def _metrics(config: Config, run: Path, checkpoint: Checkpoint | None, started: 
     settings = config.model_dump(mode="json")
     sinks: list[Sink] = []
     if config.metrics.tensorboard:
-        sinks.append(TensorBoardSink(run))
+        sinks.append(TensorBoardSink(run, settings))
     if config.metrics.wandb:
         sinks.append(WandbSink(run, settings))
     if config.metrics.trackio:

@@ -47,6 +47,10 @@ class MetricsConfig(Section):
     grad_cosine: bool = True
     """Whether every step measures the cosine between its gradient and that of the step before (`grad_cosine`). It is
     estimated from 16,384 weights that are chosen once, which takes 64 KB and next to no time."""
+    samples: int = Field(4, ge=0)
+    """Number of responses, with prompts and rewards, that are shown at a time: one of them in the panel, all of them as
+    text in TensorBoard and as a table in Weights & Biases and in trackio. It happens at most about 100 times in a run.
+    With 0, none are shown; `tba samples` shows the responses of any run."""
     tensorboard: bool = True
     """Whether to write TensorBoard events into the folder of the run."""
     wandb: bool = False

@@ -59,7 +59,8 @@ def check(config: Config, *, to_train: bool = True) -> list[str]:
     for name in ("wandb", "trackio"):
         if getattr(config.metrics, name) and find_spec(name) is None:
             raise TbaError(f"metrics.{name} needs the package {name}: {install_hint(name)}")
-    check_chat_template(model, problems)
+    if config.model.chat_template is None:
+        check_chat_template(model, problems)
     check_room(model, model_config, config.engine.max_new_tokens, task.train or task.held_out)
     if config.reward.functions and config.reward.dry_call and problems:
         check_by_calling(

@@ -54,7 +54,7 @@ class Arrivals:
             # A reference that moves has not read them, and there is no estimate.
             self._log_ratios[group.source] += [ratio for ratio in ratios if not np.isnan(ratio)]
         trajectories = tuple(scored.trajectory(view) for scored, view in zip(group.responses, views, strict=True))
-        return Group(group.prompt, trajectories, group.source, group.serial)
+        return Group(group.prompt, trajectories, group.source, group.serial, group.about)
 
     def _with_kl(self, report: Report) -> Report:
         ratios = self._log_ratios.pop(report.source, []) if report.kind == "search" else []

@@ -32,6 +32,7 @@ from tba.runs.overlap import Overlap
 from tba.runs.patience import Patience
 from tba.runs.summary import write_summary
 from tba.runs.time_spent import time_record
+from tba.samples.choose import SampleChooser
 from tba.seeds import Purpose, generator
 from tba.types import Group, Report, TbaError, Unused, Version
 
@@ -69,10 +70,12 @@ class Trainer:
         end_seconds: float = math.inf,
         success_reward: float = 0.5,
         patience: Patience | None = None,
+        samples: SampleChooser | None = None,
     ) -> None:
         """`spreads`: what Searchers choose prompts by, if they do. `stop_at_sync`: a stop that is asked for waits for
         the next sync. `end_seconds`: for how long the last reports of Searchers are waited for. A response is right if
-        its reward is above `success_reward`. `patience` judges evaluations, and may end the run early."""
+        its reward is above `success_reward`. `patience` judges evaluations, and may end the run early.
+        `samples` chooses responses to be shown."""
         self.run_path = run
         self.learner = learner
         self.arrivals = Arrivals(learner, activity)
@@ -92,6 +95,7 @@ class Trainer:
         self.end_seconds = end_seconds
         self.success_reward = success_reward
         self.patience = patience
+        self.samples = samples
         self.overlap = Overlap(run)
         self.epoch = 0
         self.step = 0
@@ -205,12 +209,13 @@ class Trainer:
         """Groups that have arrived go to the log, then into the buffer; reports go to the metrics."""
         messages = self.groups.receive(wait)
         with self.activity("merge"):
-            groups = self.log.append(self.arrivals.groups(messages))
+            groups = self.log.append(self.arrivals.groups(messages), self.version)
             self.supply.extend(groups)
             for event in self.supply.new_events():
                 self.metrics.write("event", self.step, event)
             self._note_spreads([*groups, *(m for m in messages if isinstance(m, Unused))])
             self._write_reports(messages)
+            self._write_samples(groups)
             if groups:
                 self._last_new_group, self._told_of_no_groups = self.step, False
 
@@ -297,6 +302,8 @@ class Trainer:
             self.log.set_aside_after(state["log_position"])
         self.supply.refill(self.log, state, self.version)
         self._restore_spreads(state)
+        if self.samples is not None:
+            self.samples.resume(self.step)
         self._last_new_group = self.step
         resumed = {"event": "resumed", "checkpoint": checkpoint.path.name}
         self.metrics.write("event", self.step, resumed | ({"epoch": self.epoch} if self.epoch else {}))
@@ -390,6 +397,11 @@ class Trainer:
             self.metrics.write(report.kind, step, {"source": report.source, **report.values})
             if report.kind == "eval":
                 self._judge(report.values)
+
+    def _write_samples(self, groups: Sequence[Group]) -> None:
+        samples = [] if self.samples is None else self.samples.choose(groups, self.step)
+        if samples:
+            self.metrics.write_samples(self.step, samples)
 
     def _judge(self, evaluation: Mapping[str, Any]) -> None:
         """End the run early if evaluations have brought nothing better for long."""

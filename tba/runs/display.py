@@ -26,6 +26,7 @@ from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.notebook import NotebookPanel, live_panel
 from tba.runs.progress import RunProgress, evaluation_text
 from tba.runs.summary import SUMMARY
+from tba.samples.line import PlainSamples, sample_lines
 from tba.tasks import Headline
 
 _PLAIN_SECONDS = 10.0
@@ -46,6 +47,7 @@ class Display:
         self._config = config
         self._live: Live | NotebookPanel | None = None
         self._begun = self._last_line = time.monotonic()
+        self._samples = PlainSamples()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="display", daemon=True)
 
@@ -108,6 +110,8 @@ class Display:
             self._console.print(_plain_line(self._progress) if self._progress.train else Text(self._starting()))
             for line in self._silent():
                 self._console.print(line)
+            for text in self._samples.due(self._progress.samples):
+                self._console.print(Text(text), soft_wrap=True)
 
     def _panel(self) -> RenderableType:
         return panel(self._progress, self._starting() if not self._progress.train else "", self._silent())
@@ -149,7 +153,8 @@ def panel(progress: RunProgress, starting: str = "", silent: Sequence[Text] = ()
     )
     trainer = _trainer_row(progress) if progress.train else Text(starting, style="dim")
     alarms = [Text(f"{name}: {message}", style="red") for name, message in progress.alarms.items()]
-    return Panel(Group(bar, trainer, *_searcher_rows(progress), *alarms, *silent), title="training", expand=True)
+    rows = [*_searcher_rows(progress), *sample_lines(progress.samples), *alarms, *silent]
+    return Panel(Group(bar, trainer, *rows), title="training", expand=True)
 
 
 def title(config: Config) -> str:

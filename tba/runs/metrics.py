@@ -1,7 +1,7 @@
 """One record a line to `metrics.jsonl`, always; TensorBoard, W&B and trackio where asked for.
 
-Every record is `{"kind": "train" | "search" | "eval" | "event", "step": …, "time": seconds since start, …}`. The
-names are explained in docs/metrics.md.
+Every record is `{"kind": "train" | "search" | "eval" | "samples" | "event", "step": …, "time": seconds since
+start, …}`. The names are explained in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -15,20 +15,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tba.config.text import to_toml
 from tba.extras import install_hint
 from tba.runs.activity import Activity
 from tba.runs.alarms import Alarms
+from tba.runs.board_texts import settings_summary, text_summary
 from tba.runs.charts import Charts
 from tba.runs.time_spent import time_record
+from tba.samples.tables import code, markdown_of, table_of
 from tba.types import TbaError
 
 METRICS = "metrics.jsonl"
+SAMPLES = "samples"
+"""The kind of a record of responses, and the name of the list in it."""
+Samples = Sequence[Mapping[str, Any]]
+"""Responses with all that is known of them: `Sample.record` (`samples/sample.py`)."""
 
 
 class Sink(Protocol):
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """One record as charts (`runs/charts.py`). A record may be about an older step than the one before it: an
         evaluation is about the weights that it was made with."""
+
+    def write_samples(self, step: int, samples: Samples) -> None:
+        """Responses that were merged after this step. The sink need not show them."""
 
     def close(self) -> None: ...
 
@@ -53,8 +63,7 @@ class Metrics:
         return time.monotonic() - self._start
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        record = {"kind": kind, "step": step, "time": round(self.elapsed, 3), **values}
-        os.write(self._file, (json.dumps(_plain(record)) + "\n").encode())
+        record = self._write(kind, step, values)
         if self._sinks and kind != "event":
             charts = self._charts.of(record)
             for sink in self._sinks:
@@ -62,6 +71,17 @@ class Metrics:
         if self._alarms is not None and kind != "event":
             for event in self._alarms.look(record):
                 self.write("event", step, event)
+
+    def write_samples(self, step: int, samples: Samples) -> None:
+        """Responses that were merged after this step."""
+        self._write(SAMPLES, step, {SAMPLES: samples})
+        for sink in self._sinks:
+            sink.write_samples(step, samples)
+
+    def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        record = {"kind": kind, "step": step, "time": round(self.elapsed, 3), **values}
+        os.write(self._file, (json.dumps(_plain(record)) + "\n").encode())
+        return record
 
     def close(self) -> None:
         os.close(self._file)
@@ -123,16 +143,24 @@ def _plain(value: Any) -> Any:
 class TensorBoardSink:
     """Event files under `<run>/tensorboard`, through tensorboard's own writer (torch's wrapper loads much more)."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, settings: Mapping[str, Any] | None = None) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event, self._summary = Event, Summary
         self._writer = EventFileWriter(str(run / "tensorboard"))
+        if settings:
+            self._add(0, text_summary("settings", code(to_toml(settings))))
+            self._add(0, settings_summary(settings))
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        summary = self._summary(value=[self._summary.Value(tag=k, simple_value=v) for k, v in values.items()])
+        self._add(step, self._summary(value=[self._summary.Value(tag=k, simple_value=v) for k, v in values.items()]))
+
+    def write_samples(self, step: int, samples: Samples) -> None:
+        self._add(step, text_summary(SAMPLES, markdown_of(samples)))
+
+    def _add(self, step: int, summary: Any) -> None:
         self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
 
     def close(self) -> None:
@@ -159,6 +187,10 @@ class WandbSink:
             self._defined.add(name)
         self._module.log({**values, axis: step})
 
+    def write_samples(self, step: int, samples: Samples) -> None:
+        names, rows = table_of(samples)
+        self._module.log({f"{SAMPLES}/table": self._module.Table(columns=names, data=rows), f"{SAMPLES}/step": step})
+
     def close(self) -> None:
         self._module.finish()
 
@@ -171,6 +203,10 @@ class TrackioSink:
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         self._module.log(dict(values), step=step)
+
+    def write_samples(self, step: int, samples: Samples) -> None:
+        names, rows = table_of(samples)
+        self._module.log({SAMPLES: self._module.Table(columns=names, data=rows)}, step=step)
 
     def close(self) -> None:
         self._module.finish()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tba.runs.alarms import raised
-from tba.runs.metrics import METRICS
+from tba.runs.metrics import METRICS, SAMPLES
 from tba.tasks import Headline
 from tba.types import SearcherName
 
@@ -52,6 +52,8 @@ class RunProgress:
         self.judged_by = headline.metric
         self.rewards: deque[float] = deque(maxlen=_WINDOW)
         self.num_failed = 0
+        self.samples: list[dict[str, Any]] = []
+        """The newest responses that the Trainer has shown."""
         self._alarms: list[dict[str, Any]] = []
         self._step_times: deque[tuple[int, float]] = deque(maxlen=50)
         self._records = NewRecords(run, from_start=from_start)
@@ -67,6 +69,8 @@ class RunProgress:
                 self.searchers[SearcherName.read(record["source"]).process] = record
                 self.rewards.append(record["reward"])
                 self.num_failed += record["failed"]
+            elif record["kind"] == SAMPLES:
+                self.samples = record[SAMPLES]
             else:
                 if record["kind"] == "eval":
                     self._take_evaluation(record)

@@ -11,10 +11,11 @@ from tba.channels.base import GroupSender
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import Activity
+from tba.samples.bounded import bounded_json
 from tba.search.constant_scores import ConstantScores
 from tba.search.reports import Reports
 from tba.tasks.base import Problem
-from tba.types import Group, Response, ScoredGroup, ScoredResponse, TbaError, TokenLogprobs, Unused
+from tba.types import About, Group, Response, ScoredGroup, ScoredResponse, TbaError, TokenLogprobs, Unused
 
 MAX_PENDING_BATCHES = 8
 """Groups whose scores may be under way while others are generated, in batches of `prompts_per_batch`."""
@@ -207,9 +208,11 @@ class HandUp:
         if len(scored) < 2:
             return None
         prompt = pending.problem.prompt
+        about = About(self.scorer.names, _notes(scores, list(scored)))
         if self.reference is None:
-            return ScoredGroup(prompt, tuple(scored.values()), pending.on_policy, self.name)
-        return Group(prompt, tuple(s.trajectory(reference[i]) for i, s in scored.items()), self.name)
+            return ScoredGroup(prompt, tuple(scored.values()), pending.on_policy, self.name, about=about)
+        trajectories = tuple(s.trajectory(reference[i]) for i, s in scored.items())
+        return Group(prompt, trajectories, self.name, about=about)
 
     def _tell_of_unused(self, group: Pending) -> None:
         if self.tells_of_unused:
@@ -230,3 +233,10 @@ class HandUp:
         if self._fruitless >= GIVE_UP_AFTER:
             why = f": {scores.failures[0].function}: {scores.failures[0].message}" if scores.failures else ""
             raise TbaError(f"no usable reward for {GIVE_UP_AFTER} prompts in a row; fix the reward function{why}")
+
+
+def _notes(scores: Scores, places: Sequence[int]) -> tuple[str, ...]:
+    """What functions noted of the responses at these places."""
+    if not scores.extras:
+        return ()
+    return tuple(bounded_json({name: values[i] for name, values in scores.extras.items()}) for i in places)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tba.rewards.functions import RewardFactory, RewardSpec
 from tba.tasks.base import Problem, Task
+from tba.tasks.row_texts import ROWS, write_rows
 from tba.types import Prompt
 
 if TYPE_CHECKING:  # the launcher, which reads no problem, does without it
@@ -45,6 +46,7 @@ def prepared(run: Path, prepare: Callable[[], Task]) -> Task:
         if path.exists():
             return read(path)
         task = prepare()
+        write_rows(run / ROWS, task.train)
         _write_if_exact(path, task)
         return task
 
@@ -172,5 +174,5 @@ def _reward(value: Any) -> Any:
 
 
 def _remove(run: Path) -> None:
-    for name in (PROMPTS, LOCK):
+    for name in (PROMPTS, ROWS, LOCK):
         (run / name).unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tba.runs.metrics import METRICS, Metrics, TensorBoardSink, TrackioSink, WandbSink, read_metrics
+from tba.runs.metrics import METRICS, Metrics, Samples, TensorBoardSink, TrackioSink, WandbSink, read_metrics
 from tba.types import TbaError
 
 
@@ -26,6 +26,10 @@ class Recorder:
     def __init__(self) -> None:
         self.written: list[tuple[int, dict[str, float]]] = []
         self.closed = False
+        self.samples: list[tuple[int, Samples]] = []
+
+    def write_samples(self, step: int, samples: Samples) -> None:
+        self.samples.append((step, samples))
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         self.written.append((step, dict(values)))
@@ -147,6 +151,69 @@ def test_sinks_get_the_numbers(tmp_path: Path) -> None:
     assert sink.closed
 
 
+SAMPLE: dict[str, Any] = {
+    "prompt_id": "rows-1",
+    "prompt": "<|user|>2+2?",
+    "messages": [{"role": "user", "content": "2+2?"}],
+    "response": "**5**\n```\n<b>\x1b[31m",
+    "reward": -0.5,
+    "reward_parts": {"right": 0.0, "brief": -1.0},
+    "group": {"num_responses": 4, "lowest_reward": -0.5, "mean_reward": 0.25, "highest_reward": 1.0},
+    "columns": {"answer": "4"},
+    "notes": {"judge": "wrong"},
+    "version": 3,
+    "num_tokens": 7,
+    "cut_off": True,
+    "on_policy": True,
+    "source": "searcher-0",
+}
+ROW = {
+    "prompt": "user: 2+2?",
+    "response": "**5**\n```\n<b>\\x1b[31m",
+    "reward": -0.5,
+    "rewards/right": 0.0,
+    "rewards/brief": -1.0,
+    "mean reward of its group": 0.25,
+    "row of the data": "answer: 4\njudge: wrong",
+    "weights of step": 3,
+    "tokens": 7,
+    "cut off": "yes",
+    "prompt id": "rows-1",
+}
+
+
+def test_samples_are_a_record_and_go_to_every_sink(tmp_path: Path) -> None:
+    sink = Recorder()
+    metrics = Metrics(tmp_path, sinks=[sink])
+    metrics.write_samples(4, [SAMPLE])
+    metrics.close()
+    (record,) = read_metrics(tmp_path)
+    assert (record["kind"], record["step"], record["samples"]) == ("samples", 4, [SAMPLE])
+    assert sink.samples == [(4, [SAMPLE])]
+    assert sink.written == []
+
+
+def test_tensorboard_shows_samples_as_they_are_and_the_settings(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoardSink(tmp_path, {"run": {"seed": 3, "name": None}, "reward": {"weights": [1.0, 0.2]}})
+    metrics = Metrics(tmp_path, sinks=[sink])
+    metrics.write_samples(4, [SAMPLE])
+    metrics.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (shown,) = events.Tensors("samples")
+    assert shown.step == 4
+    text = shown.tensor_proto.string_val[0].decode()
+    # Within a block of code nothing is Markdown or HTML, and only what is indented is in it.
+    assert "\n    **5**\n    ```\n    <b>\\x1b[31m\n" in text
+    assert "    user: 2+2?" in text
+    assert "    reward -0.500 (right 0.000, brief -1.000)" in text
+    (settings,) = events.Tensors("settings")
+    assert "    [reward]\n    weights = [1.0, 0.2]" in settings.tensor_proto.string_val[0].decode()
+    assert "_hparams_/session_start_info" in events.Tags()["tensors"]
+
+
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -187,6 +254,9 @@ class FakeTracker:
 
     def finish(self) -> None:
         self.is_finished = True
+
+    def Table(self, columns: list[str], data: list[list[Any]]) -> list[dict[str, Any]]:
+        return [dict(zip(columns, row, strict=True)) for row in data]
 
 
 class FakeWandb(FakeTracker):
@@ -255,3 +325,17 @@ def test_trackio_keeps_every_record_with_its_step(tmp_path: Path, monkeypatch: p
     kept = {(axis, name): [(row["step"], row[name]) for row in fake.rows if name in row] for axis, name in SENT}
     assert kept == SENT
     assert fake.is_finished
+
+
+def test_wandb_gets_a_table_of_samples_over_its_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    WandbSink(tmp_path, {}).write_samples(4, [SAMPLE])
+    assert fake.rows == [{"_step": 0, "samples/table": [ROW], "samples/step": 4}]
+
+
+def test_trackio_gets_a_table_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    TrackioSink(tmp_path, {}).write_samples(4, [SAMPLE])
+    assert fake.rows == [{"step": 4, "samples": [ROW]}]

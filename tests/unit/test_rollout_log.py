@@ -24,11 +24,12 @@ from hypothesis.extra import numpy as arrays
 
 from tba.buffer import log_files
 from tba.buffer.arrow import from_table, to_table
+from tba.buffer.browse import pieces_of
 from tba.buffer.log import RolloutLog
 from tba.buffer.replay import ReplayBuffer
 from tba.buffer.sampling import draw
-from tba.buffer.schema import VERSION, VERSION_KEY
-from tba.types import Group, Prompt, Response, TbaError, Trajectory, Version
+from tba.buffer.schema import FOR_READERS, VERSION, VERSION_KEY
+from tba.types import About, Group, Prompt, PromptRow, Response, TbaError, Trajectory, Version
 
 
 def make_group(number: int, source: str = "searcher-0", prompt_id: str | None = None, size: int = 2) -> Group:
@@ -348,7 +349,8 @@ def as_written_by_0_1(path: Path) -> None:
     place = table.schema.get_field_index("token_versions")
     old_type = pa.list_(pa.struct([(name, pa.int64()) for name in kept]))
     metadata = {key: value for key, value in table.schema.metadata.items() if key != VERSION_KEY}
-    table = table.set_column(place, "token_versions", pa.array(runs, old_type)).drop_columns(["epoch", "on_policy"])
+    table = table.set_column(place, "token_versions", pa.array(runs, old_type))
+    table = table.drop_columns(["epoch", "on_policy", *FOR_READERS])
     pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
@@ -356,7 +358,7 @@ def as_written_before_temperatures(path: Path) -> None:
     """Take from a file what came with version 3 of the schema."""
     table = pq.read_table(path)
     metadata = {**table.schema.metadata, VERSION_KEY: b"2"}
-    pq.write_table(table.drop_columns(["on_policy"]).replace_schema_metadata(metadata), path)
+    pq.write_table(table.drop_columns(["on_policy", *FOR_READERS]).replace_schema_metadata(metadata), path)
 
 
 def test_before_the_temperature_was_logged_all_counts_as_the_policys_own(log: RolloutLog, folder: Path) -> None:
@@ -365,6 +367,47 @@ def test_before_the_temperature_was_logged_all_counts_as_the_policys_own(log: Ro
     reopened = RolloutLog(folder)
     assert all_bits(reopened) == ALL
     assert all(t.response.on_policy for merge in reopened.read() for group in merge for t in group.trajectories)
+
+
+def as_written_before_readers(path: Path) -> None:
+    """Take from a file what came with version 4 of the schema."""
+    table = pq.read_table(path)
+    metadata = {**table.schema.metadata, VERSION_KEY: b"3"}
+    pq.write_table(table.drop_columns(list(FOR_READERS)).replace_schema_metadata(metadata), path)
+
+
+def test_before_there_was_something_for_readers_it_is_null(log: RolloutLog, folder: Path) -> None:
+    for path in sorted(folder.glob("*.parquet"))[:1]:
+        as_written_before_readers(path)
+    reopened = RolloutLog(folder)
+    assert all_bits(reopened) == ALL
+    reopened.compact()
+    assert all_bits(reopened) == ALL
+    rows = [row for piece in pieces_of(folder) for row in piece.read(list(FOR_READERS)).to_pylist()]
+    old, new = rows[0], rows[-1]
+    assert set(old.values()) == {None}
+    assert new["reward_names"] == []
+
+
+def test_what_readers_want_to_know_is_in_the_log(tmp_path: Path) -> None:
+    known = {"prompt-1": PromptRow('{"answer": 4}', None), "prompt-2": PromptRow("{}", '[{"role": "user"}]')}
+    log = RolloutLog(tmp_path, known.get)
+    about = About(("right", "brief"), ('{"judge": "good"}', "{}"))
+    groups = [replace(make_group(1), about=about), make_group(2), make_group(3)]
+    assert log.append(groups, Version(1, 7)) == groups
+    log.compact()
+    assert [bits(merge) for merge in log.read()] == [bits(groups)]
+    frame = pd.read_parquet(tmp_path).drop_duplicates("serial")
+    assert list(zip(frame["merged_epoch"], frame["merged_step"], strict=True)) == [(1, 7)] * 3
+    assert [list(names) for names in frame["reward_names"]] == [["right", "brief"], [], []]
+    assert frame["columns"].iloc[0] == '{"answer": 4}'
+    assert frame["messages"].iloc[1] == '[{"role": "user"}]'
+    assert frame["notes"].iloc[0] == '{"judge": "good"}'
+    assert frame[["columns", "messages", "notes"]].isna().to_numpy().tolist() == [
+        [False, True, False],
+        [False, False, True],
+        [True, True, True],
+    ]
 
 
 def in_epoch_0(merge: list[Group]) -> list[Group]:

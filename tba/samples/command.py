@@ -1,0 +1,27 @@
+"""`tba samples RUN`: responses of a run, from its rollout log alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from tba.samples.find import find
+from tba.samples.query import Query
+from tba.samples.view import show
+from tba.types import TbaError
+
+ROLLOUTS = "rollouts"
+
+
+def show_samples(run: Path, query: Query, *, full: bool = False, as_json: bool = False) -> None:
+    """Print them. TbaError if there are none."""
+    if not run.is_dir():
+        raise TbaError(f"there is no run at {run}")
+    found = find(run, run / ROLLOUTS, query)
+    if as_json:
+        for sample in found.samples:
+            print(json.dumps(sample.record()))
+        return
+    show(Console(highlight=False), str(run), found, query, full=full)
