@@ -12,7 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tba.runs.display import end_table, panel, title, told
+from tba.runs.display import title, told
+from tba.runs.end_table import end_lines, end_table
+from tba.runs.panel import panel
 from tba.runs.progress import RunProgress
 from tba.runs.run_config import read_run_config
 
@@ -31,7 +33,9 @@ def main(run: Path) -> None:
         if line:
             console.print(line)
     console.print(panel(progress))
-    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), run, headline))
+    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), headline))
+    for line in end_lines(run, headline):
+        console.print(line)
     console.save_svg(str(TARGET), title="make demo")
 
 

@@ -134,7 +134,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluations": ("engines.base", "extras", "policy", "rewards", "tasks.base", "types"),
     "search": (
         *("channels.base", "engines.base", "policy", "rewards", "seeds", "tasks.base", "types"),
-        *("runs.activity", "runs.ledger", "runs.time_spent"),
+        *("runs.activity", "runs.ledger", "runs.time_spent", "runs.wording"),
     ),
     "learn": ("buffer", "channels.base", "config.training", "objectives", "policy", "runs", "seeds", "types"),
     "runs": (
@@ -158,6 +158,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "policy",
             "rewards",
             "runs.bars",
+            "runs.terminal",
+            "runs.wording",
             "tasks",
             "types",
         ),

@@ -18,7 +18,7 @@ from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_queue import StepQueue
 from tba.learn.supply import Supply
 from tba.learn.trainer import Trainer
-from tba.runs.activity import Activity
+from tba.runs.activity import STARTING, Activity
 from tba.runs.alarm_measures import Known
 from tba.runs.alarms import Alarms
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
@@ -44,9 +44,11 @@ def build_trainer(
     """
     epochs = Epochs.read(run)
     staleness = build_staleness(config, checkpoint, repeatable=repeatable)
+    with activity(STARTING, "loading the model"), activity.quiet():
+        learner = build_learner(config, activity)
     trainer = Trainer(
         run=run,
-        learner=build_learner(config, activity),
+        learner=learner,
         supply=_supply(config, epochs, staleness),
         log=RolloutLog(run / ROLLOUTS),
         draws=DrawLog(run),

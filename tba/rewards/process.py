@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -88,7 +88,8 @@ class RewardProcess:
             daemon=False,
         )
         try:
-            self._process.start()
+            with ignoring_ctrl_c():
+                self._process.start()
         finally:
             childs_end.close()
         # Python joins such children when it exits, forever; this ends the child first, and also if the handle is lost.
@@ -223,6 +224,23 @@ class RewardProcess:
         if code is None:
             return "closed its pipe"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+@contextlib.contextmanager
+def ignoring_ctrl_c() -> Iterator[None]:
+    """For the moment that it takes to start a process, which inherits it: the terminal sends Ctrl-C to all processes,
+    and a Python that is still starting would answer with a traceback. One that comes in this moment waits for its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers of signals belong to the main thread
+        return
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _limit_sending(connection: Connection[Asked, Answer], seconds: float) -> None:

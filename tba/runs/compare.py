@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from tba.runs.metrics import read_metrics
 from tba.runs.plots import Curves, draw_curves, draw_front
 from tba.runs.summary import SUMMARY, headline_of_run, summarise
+from tba.runs.terminal import terminal
 from tba.tasks import Headline
 from tba.types import TbaError
 
@@ -39,7 +39,7 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
     for key in dict.fromkeys(key for summary in summaries for key in summary):
         if any(summary.get(key) is not None for summary in summaries):
             table.add_row(Text(key), *(_cell(summary.get(key)) for summary in summaries))
-    console = Console(highlight=False)
+    console = terminal()
     console.print(table)
     records = {name: read_metrics(run) for name, run in zip(names, runs, strict=True)}
     points = [point for name, found in records.items() for point in points_of(name, _evaluations(found))]
@@ -54,7 +54,7 @@ def show_comparison(runs: Sequence[Path], plot: Path | None = None) -> None:
         draw_curves({name: _curves(found, headlines[name]) for name, found in records.items()}, plot)
     else:
         raise TbaError("nothing to draw yet: none of these runs has an evaluation or a report of a Searcher")
-    console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
+    console.print(f"drawn: {plot}", soft_wrap=True)
 
 
 def points_of(name: str, evals: Sequence[dict[str, Any]]) -> list[Point]:

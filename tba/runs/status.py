@@ -7,26 +7,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tba.runs.activity import ENDING, JOINING, SILENT_SECONDS, TURN, read_activities, silences
+from tba.runs.activity import SILENT_SECONDS, read_activities, silences
 from tba.runs.alarms import raised
 from tba.runs.metrics import read_metrics
+from tba.runs.phases import doing_text
 from tba.runs.progress import evaluation_text
 from tba.runs.run_config import num_replayed_steps, read_run_config
+from tba.runs.terminal import terminal
 from tba.types import TbaError
-
-_WAITING = {
-    "fill": "waits for Searchers: the first groups",
-    "wait": "waits",
-    ENDING: "ends the run",
-    "score": "waits for the reward function",
-    "send": "waits for the Trainer to take groups",
-    JOINING: "starts,",
-    TURN: "waits for its turn",
-}
 
 
 def show_status(run: Path) -> int:
@@ -42,7 +33,7 @@ def show_status(run: Path) -> int:
     replayed = num_replayed_steps(run)
     step, last = (steps[-1] if steps else 0), replayed or config.trainer.num_steps
     state = "running" if alive.get("trainer") else "finished" if step >= last else "stopped"
-    console = Console(highlight=False)
+    console = terminal()
     reached = [f"held-out {evaluation_text(e, config.task.headline)} at step {e['step']}" for e in evals[-1:]]
     stands = ", ".join([state, f"step {step} of {last}", *reached])
     console.print(Text.assemble((str(run), "bold"), f": {stands}"), soft_wrap=True)
@@ -60,8 +51,8 @@ def show_status(run: Path) -> int:
 
 
 def _row(activity: dict[str, Any], alive: bool, silent_seconds: float) -> tuple[str, str, str, str, str]:
-    doing = _WAITING.get(activity["doing"], activity["doing"])
-    now = f"{doing} {activity['detail']}".strip() if alive else f"not running (last: {doing})"
+    doing = doing_text(activity)
+    now = doing if alive else f"not running (last: {doing})"
     if alive and silent_seconds > SILENT_SECONDS:
         now += f"; no sign of life for {silent_seconds:.0f} s"
     seconds = f"{time.time() - activity['since']:.1f} s" if alive else ""

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tba.launch.preflight import check
 from tba.runs.folder import locked
+from tba.runs.terminal import terminal
 from tba.sweep.arms import shown
 from tba.sweep.children import Ended, check_same_settings, run_all
 from tba.sweep.elimination import Stopped, hopeless
@@ -29,7 +30,7 @@ def run_sweep(path: Path, *, dry_run: bool = False) -> int:
     sweep = read_sweep(path)
     for run in sweep.runs.values():
         check_same_settings(run)
-    console = Console(highlight=False)
+    console = terminal()
     if dry_run:
         console.print(plan_table(sweep))
         return 0
@@ -96,7 +97,7 @@ class Search:
         self._tell(f"{count} {how} {run.name}: {came_to}, {result.seconds:.0f} s")
 
     def _tell(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
 
 def plan_table(sweep: Sweep) -> Table:

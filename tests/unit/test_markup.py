@@ -14,7 +14,8 @@ from tba.config.settings import Config
 from tba.launch.evaluation import _breakdown_table, _table
 from tba.runs.activity import Activity
 from tba.runs.compare import show_comparison
-from tba.runs.display import Display, end_table, told
+from tba.runs.display import Display, told
+from tba.runs.end_table import end_lines, end_table
 from tba.runs.run_config import write_run_config
 from tba.runs.status import show_status
 from tba.runs.summary import summarise
@@ -48,12 +49,13 @@ def test_the_end_of_a_run_says_how_to_resume_it(run: Path, capsys: pytest.Captur
     assert f"tba train --resume {run}\n" in shown
 
 
-def test_the_table_at_the_end_shows_the_path(run: Path) -> None:
+def test_the_lines_at_the_end_show_the_path(run: Path) -> None:
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(end_table(json.loads((run / "summary.json").read_text()), run, TaskSettings.headline))
+    console.print(end_table(json.loads((run / "summary.json").read_text()), TaskSettings.headline))
+    console.print(*end_lines(run, TaskSettings.headline), sep="\n", soft_wrap=True)
     shown = console.export_text()
     assert f"tba eval {run}/checkpoints/step-000001/model " in shown
-    assert f"tensorboard --logdir {run} " in shown
+    assert f"tensorboard --logdir {run}\n" in shown
     assert shown.count(str(run)) == 4
 
 
