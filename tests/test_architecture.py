@@ -168,6 +168,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sweep": ("config", "launch.preflight", "learn.checkpoint", "runs", "seeds", "types"),
     "api": ("launch", "config.settings", "learn.checkpoint", "rewards.given", "runs", "tasks", "types"),
     "cli": ("", "api", "config", "fetch", "launch", "runs", "supervised", "sweep", "types"),
+    "__main__": ("cli",),
     "": ("api", "config.settings", "objectives", "runs.callbacks", "runs.result", "types"),
 }
 """By room or module, the more exact name first: what it may import beside its own room, also within functions."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tba.launch.processes import thread_environment
-from tba.rewards.process import ignoring_ctrl_c
+from tba.rewards.process import without_ctrl_c
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Of which one is there where a driver of NVIDIA, of AMD or of Windows offers GPUs."""
@@ -36,13 +36,13 @@ def start_process(target: Callable[..., None], arguments: Sequence[Any], name: s
     decides what it means. A process that was forked sets its own variables and threads (`processes.run_process`)."""
     if _can_fork():
         # The server itself computes nothing: with one thread no library starts others, which would not be forked.
-        with _environment(thread_environment(1)), ignoring_ctrl_c():
+        with _environment(thread_environment(1)), without_ctrl_c():
             forkserver.ensure_running()
         process: BaseProcess = ForkServerProcess(target=target, args=tuple(arguments), name=name)
         process.start()  # returns once the server has imported and forked
         return process
     process = SpawnProcess(target=target, args=tuple(arguments), name=name)
-    with _environment(thread_environment(num_threads)), ignoring_ctrl_c():
+    with _environment(thread_environment(num_threads)), without_ctrl_c():
         process.start()
     return process
 

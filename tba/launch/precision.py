@@ -21,7 +21,7 @@ from tba.launch.meeting import num_weights
 from tba.launch.processes import redirect_output
 from tba.learn.checkpoint import Checkpoint
 from tba.policy.names import EMBEDDED_MODEL
-from tba.rewards.process import ignoring_ctrl_c
+from tba.rewards.process import without_ctrl_c
 from tba.runs.metrics import Metrics
 from tba.runs.run_config import write_run_config
 
@@ -125,7 +125,7 @@ def measured(config: Config, run: Path) -> Speeds | None:
     num_rows = min(_USUAL_ROWS, config.searcher.prompts_per_batch * config.searcher.num_responses)
     arguments = (send, config.model.path, config.model.trust_remote_code, num_rows, run / "logs" / "precision.log")
     process = _spawn.Process(target=_measure, args=arguments, name="precision", daemon=True)
-    with ignoring_ctrl_c():
+    with without_ctrl_c():
         process.start()
     send.close()
     try:

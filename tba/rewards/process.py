@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from typing import Any
 
 from tba.rewards.functions import RewardSpec, shipped
 from tba.rewards.scoring import FailureKind, ScoreRequest, Scores
@@ -88,7 +89,7 @@ class RewardProcess:
             daemon=False,
         )
         try:
-            with ignoring_ctrl_c():
+            with without_ctrl_c():
                 self._process.start()
         finally:
             childs_end.close()
@@ -227,20 +228,32 @@ class RewardProcess:
 
 
 @contextlib.contextmanager
-def ignoring_ctrl_c() -> Iterator[None]:
-    """For the moment that it takes to start a process, which inherits it: the terminal sends Ctrl-C to all processes,
-    and a Python that is still starting would answer with a traceback. One that comes in this moment waits for its end.
+def without_ctrl_c() -> Iterator[None]:
+    """For the moment that it takes to start a process, which never hears of Ctrl-C: the terminal sends it to all, and a
+    Python that is still starting would answer with a traceback. A signal that comes in this moment waits for its end.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers of signals belong to the main thread
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # which the process inherits
+    try:
+        with _later(signal.SIGINT), _later(signal.SIGTERM):
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextlib.contextmanager
+def _later(number: signal.Signals) -> Iterator[None]:
+    """The handler of a signal runs after the block. Only the main thread can see to that, and has any handlers."""
+    if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(number)):
+        yield
         return
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    came: list[Any] = []
+    before: Any = signal.signal(number, lambda *what: came.append(what))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(number, before)
+        if came:
+            before(*came[0])
 
 
 def _limit_sending(connection: Connection[Asked, Answer], seconds: float) -> None:

@@ -248,7 +248,7 @@ def test_a_stuck_searcher_is_told_killed_and_replaced(tmp_path: Path) -> None:
         "generating",
         10,
     )
-    assert restarted["why"] == "gave no sign of life for 10 s (generate) and was killed"
+    assert restarted["why"] == "gave no sign of life for 10 s (generating) and was killed"
     assert MEMORY not in restarted["why"], "we know who killed it"
 
 
