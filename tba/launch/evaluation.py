@@ -36,7 +36,7 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
 
 def _evaluate(config: Config, output: Path | None, work: Work) -> tuple[Evaluation, str, Path]:
     """What was measured, the name of the task, and the file with the answers."""
-    work.begin("checking the input")
+    work.begin("checking the input", silently=True)
     for note in check(config, to_train=False):
         work.say(note)
     output = output or answers_file(config.model.path, config.task.kind)

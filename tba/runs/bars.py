@@ -73,14 +73,16 @@ class Work:
         """Since the phase began."""
         return self._now() - self._phase_begun
 
-    def begin(self, what: str, total: int = 0) -> None:
-        """`total`: its length, if that is known."""
+    def begin(self, what: str, total: int = 0, *, silently: bool = False) -> None:
+        """`total`: its length, if that is known. `silently`: no line for it, as before it is known whether there is
+        anything to do."""
         self._what, self._total, self._done = what, total, 0
         self._phase_begun = self._now()
         for task in self._bar.task_ids:
             self._bar.remove_task(task)
         self._bar.add_task(what, total=total or None)
-        self._line(what)
+        if not silently:
+            self._line(what)
 
     def reached(self, done: int, note: str = "", total: int = 0) -> None:
         """So much of the phase is done. `total`: its length, if that was not known before."""

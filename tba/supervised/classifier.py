@@ -42,7 +42,7 @@ def run(options: ClassifierOptions) -> dict[str, Any]:
 
 
 def _train(options: ClassifierOptions, work: Work) -> dict[str, Any]:
-    work.begin("checking the input")
+    work.begin("checking the input", silently=True)
     options.check_output()
     check_model(options.model)
     train, held_out, num_unlabelled = _examples(options)

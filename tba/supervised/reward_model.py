@@ -40,7 +40,7 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
 
 
 def _train(options: RewardModelOptions, work: Work) -> dict[str, Any]:
-    work.begin("checking the input")
+    work.begin("checking the input", silently=True)
     options.check_output()
     check_model(options.model)
     # Who is held out is decided here, by prompt; the task's own split by rows would tear pairs of one prompt apart.

@@ -36,7 +36,7 @@ def run(options: SftOptions) -> dict[str, Any]:
 
 
 def _train(options: SftOptions, work: Work) -> dict[str, Any]:
-    work.begin("checking the input")
+    work.begin("checking the input", silently=True)
     options.check_output()
     check_model(options.model)
     if options.chat_template is not None:
