@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         from tba import cli
 

@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
+        if name != "train":  # which says more
+            print("stopped", file=sys.stderr)
         return 130
 
 

@@ -27,7 +27,8 @@ def evaluate_model(config: Config, output: Path | None = None) -> dict[str, Any]
     console = terminal()
     with Work(console) as work:
         result, name, output = _evaluate(config, output, work)
-    console.print(_table(f"{config.model.path} on {name}", result.values))
+    console.print(f"{config.model.path} on {name}", style="italic", soft_wrap=True)
+    console.print(_table(result.values))
     if any(map(_is_part, result.values)):
         console.print(_breakdown_table(result.values))
     console.print(f"every answer is in {output}", soft_wrap=True)
@@ -64,14 +65,14 @@ def _evaluate(config: Config, output: Path | None, work: Work) -> tuple[Evaluati
         )
         num_held_out = min(len(task.held_out), config.evaluation.num_prompts)
         passes = " (each greedily, then sampled)" if evaluator.num_prompts > num_held_out else ""
-        work.begin(f"evaluating on {task.name}, prompts{passes}", evaluator.num_prompts)
+        work.begin(f"evaluating on {task.name}{passes}", evaluator.num_prompts, "prompts")
         result = evaluator(work.advance)
     _write(output, result.answers)
     return result, task.name, output
 
 
-def _table(title: str, values: dict[str, Any]) -> Table:
-    table = Table(title=Text(title, style="table.title"), title_justify="left", show_header=False)
+def _table(values: dict[str, Any]) -> Table:
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name in values:

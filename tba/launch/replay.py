@@ -93,7 +93,7 @@ def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], work: Wo
     # The draws are of the line of the newest epoch; data are as old as they were.
     trainer.epochs = Epochs.read(of)
     trainer.epoch = trainer.epochs.newest
-    work.begin("training", len(draws))
+    work.begin("training", len(draws), "steps")
     with _told_if_disk_is_full(run), stop_on_interrupt(trainer, lambda: work.say("stopping…")):
         make_steps(trainer, recorded_groups(of / ROLLOUTS, draws), work.advance)
     return trainer.step

@@ -20,11 +20,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from tba.runs.plain_lines import seconds_between
 from tba.runs.terminal import can_redraw, terminal
 from tba.runs.wording import clock
-
-_LINE_SECONDS = 10.0
-"""Between two lines about one phase."""
 
 
 class _IfLong(ProgressColumn):
@@ -48,14 +46,14 @@ class Work:
         bar = BarColumn(style="bright_black", complete_style="magenta", finished_style="green")
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            *map(_IfLong, (bar, MofNCompleteColumn())),
+            *map(_IfLong, (bar, MofNCompleteColumn(), TextColumn("{task.fields[unit]}"))),
             TimeElapsedColumn(),
             _IfLong(TimeRemainingColumn()),
             transient=True,
             console=self._console,
             disable=not can_redraw(self._console),
         )
-        self._what, self._total, self._done = "", 0, 0
+        self._what, self._total, self._unit, self._done = "", 0, "", 0
         self._phase_begun = self._last_line = self._begun
         self._writing = threading.Lock()
 
@@ -73,14 +71,14 @@ class Work:
         """Since the phase began."""
         return self._now() - self._phase_begun
 
-    def begin(self, what: str, total: int = 0, *, silently: bool = False) -> None:
-        """`total`: its length, if that is known. `silently`: no line for it, as before it is known whether there is
-        anything to do."""
-        self._what, self._total, self._done = what, total, 0
+    def begin(self, what: str, total: int = 0, unit: str = "", *, silently: bool = False) -> None:
+        """`total`: its length in units, if that is known. `silently`: no line for it, as before it is known whether
+        there is anything to do."""
+        self._what, self._total, self._unit, self._done = what, total, unit, 0
         self._phase_begun = self._now()
         for task in self._bar.task_ids:
             self._bar.remove_task(task)
-        self._bar.add_task(what, total=total or None)
+        self._bar.add_task(what, total=total or None, unit=unit)
         if not silently:
             self._line(what)
 
@@ -90,8 +88,10 @@ class Work:
         text = f"{self._what}: {note}" if note else self._what
         for task in self._bar.task_ids:
             self._bar.update(task, completed=done, total=self._total or None, description=text)
-        if done and (done == self._total or self._now() - self._last_line >= _LINE_SECONDS):
-            self._line(f"{text} · {done:,}/{self._total:,}{self._left()}")
+        now = self._now()
+        if done == self._total or now - self._last_line >= seconds_between(now - self._begun):
+            phrases = [f"{self._what}: {done:,}/{self._total:,} {self._unit}".rstrip(), note, self._left()]
+            self._line(" · ".join(filter(None, phrases)))
 
     def advance(self, done: int = 1) -> None:
         with self._writing:  # evaluations tell of what is done from several threads
@@ -102,8 +102,9 @@ class Work:
         self._console.print(line, soft_wrap=True)
 
     def _left(self) -> str:
-        seconds = self.seconds / self._done * (self._total - self._done)
-        return f" · {clock(seconds)} left" if self._done < self._total else ""
+        if not 0 < self._done < self._total:
+            return ""
+        return f"{clock(self.seconds / self._done * (self._total - self._done))} left"
 
     def _line(self, text: str) -> None:
         self._last_line = self._now()

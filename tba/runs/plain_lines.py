@@ -15,6 +15,11 @@ EVERY = ((120.0, 10.0), (600.0, 30.0), (float("inf"), 60.0))
 _LONG_SECONDS = 10.0
 
 
+def seconds_between(now: float) -> float:
+    """Two lines, at this time on the clock."""
+    return next(seconds for until, seconds in EVERY if now < until)
+
+
 class PlainLines:
     """Says when a line is due, and makes it."""
 
@@ -26,7 +31,7 @@ class PlainLines:
     def due(self, now: float) -> bool:
         """`now`: what the clock shows."""
         self._last = self._last or now
-        return now - self._last >= next(seconds for until, seconds in EVERY if now < until)
+        return now - self._last >= seconds_between(now)
 
     def line(self, now: float, progress: RunProgress | None, what: str, activities: Sequence[Mapping[str, Any]]) -> str:
         """With the numbers of a new step, or else with what goes on; empty if all is as it was. `what` goes on in

@@ -62,7 +62,7 @@ def _train(options: ClassifierOptions, work: Work) -> dict[str, Any]:
     if not fitted:
         raise TbaError(f"no text has at most {options.max_length} tokens: raise --max-length")
     with scratch() as folder:
-        watch = Watch(work, f"training on {counted(len(fitted), 'example')}, steps")
+        watch = Watch(work, f"training on {counted(len(fitted), 'example')}")
         trainer = Trainer(
             model=model,
             args=TrainingArguments(**trainer_settings(options, folder, len(fitted))),

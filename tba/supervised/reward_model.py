@@ -78,7 +78,7 @@ def _train(options: RewardModelOptions, work: Work) -> dict[str, Any]:
     if not fitted:
         raise TbaError(f"no pair has at most {options.max_length} tokens: raise --max-length")
     with scratch() as folder:
-        watch = Watch(work, f"training on {counted(len(fitted), 'pair')} of fold {options.fold}, steps")
+        watch = Watch(work, f"training on {counted(len(fitted), 'pair')} of fold {options.fold}")
         trainer = RewardTrainer(
             model=model,
             args=RewardConfig(

@@ -65,7 +65,7 @@ def _train(options: SftOptions, work: Work) -> dict[str, Any]:
     work.begin("loading the model")
     model = load_model(options.model, attention="padded")
     with scratch() as folder:
-        watch = Watch(work, f"training on {counted(len(train), 'example')}, steps")
+        watch = Watch(work, f"training on {counted(len(train), 'example')}")
         trainer = SFTTrainer(
             model=model,
             args=SFTConfig(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 from rich.table import Table
-from rich.text import Text
 
 from tba.extras import install_hint
 from tba.launch.processes import use_threads
@@ -96,7 +95,7 @@ class Watch:
         self._work = work
         self._started = time.monotonic()
         self.losses: list[float] = []
-        work.begin(what)
+        work.begin(what, unit="steps")
 
     @property
     def seconds(self) -> float:
@@ -189,10 +188,12 @@ def conclude(options: Options, command: str, values: dict[str, Any]) -> dict[str
     output = Path(options.output)
     summary = {"command": command, **values, "options": options.model_dump(mode="json")}
     (output / SUMMARY).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    table = Table(title=Text(f"{command}: {output}", style="table.title"), title_justify="left", show_header=False)
+    console = terminal()
+    console.print(f"{command}: {output}", style="italic", soft_wrap=True)
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name, value in values.items():
         table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
-    terminal().print(table)
+    console.print(table)
     return summary
