@@ -45,6 +45,7 @@ class ProcessArguments:
 
 def run_process(name: str, given: ProcessArguments, body: Callable[[Activity], Outcome]) -> None:
     """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher alone decides what Ctrl-C means
     os.environ.clear()
     os.environ.update({**given.environment, **thread_environment(given.num_threads)})
     take(given.given_rewards)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -232,6 +233,7 @@ def without_ctrl_c() -> Iterator[None]:
     """For the moment that it takes to start a process, which never hears of Ctrl-C: the terminal sends it to all, and a
     Python that is still starting would answer with a traceback. A signal that comes in this moment waits for its end.
     """
+    resource_tracker.ensure_running()  # when it starts its own process, multiprocessing lifts the block again
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # which the process inherits
     try:
         with _later(signal.SIGINT), _later(signal.SIGTERM):

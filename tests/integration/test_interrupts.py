@@ -84,6 +84,8 @@ def interrupted(tmp_path: Path, words: list[str], seen: Seen, number: signal.Sig
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "stopping…" in output.splitlines()
+    assert not [path.read_text("utf-8") for path in run.rglob("*.error")]
+    assert not [path for path in run.glob("logs/*.log") if "Traceback" in path.read_text("utf-8")]
     return output
 
 
