@@ -13,8 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tba.runs.display import panel, title, told
-from tba.runs.end_table import end_table
+from tba.runs.display import title, told
+from tba.runs.end_table import end_lines, end_table
+from tba.runs.panel import panel
 from tba.runs.progress import RunProgress
 from tba.runs.run_config import read_run_config
 
@@ -33,7 +34,9 @@ def main(run: Path) -> None:
         if line:
             console.print(line)
     console.print(panel(progress))
-    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), run, headline))
+    console.print(end_table(json.loads((run / "summary.json").read_text("utf-8")), headline))
+    for line in end_lines(run, headline):
+        console.print(line)
     TARGET.write_text(without_fonts(console.export_svg(title="make demo")), "utf-8")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import xxhash
 from tba.config.settings import Config, embedded_settings, parse_config
 from tba.launch import launch
 from tba.launch.preflight import check
-from tba.launch.processes import importable_main
+from tba.launch.processes import importable_main, stopped_at_once
+from tba.launch.shown import Shown
 from tba.learn.checkpoint import Checkpoint, find_checkpoint, run_to_resume
 from tba.rewards.given import give, keep_sources
+from tba.runs.activity import forget_activities
 from tba.runs.callbacks import Callbacks, check_callbacks
 from tba.runs.display import Display
 from tba.runs.folder import locked, new_run
@@ -62,11 +65,11 @@ def train(
 
 def start(config: Config, *, overwrite: bool = False, callbacks: Sequence[Any] = ()) -> Result:
     check_callbacks(callbacks)
-    with importable_main():
-        config, chosen = with_models_of_runs(config)
-        notes = [*chosen, *check(config)]
+    config, chosen = with_models_of_runs(config)
+    with _shown(config) as display:
+        notes = [*chosen, *_check(config, display)]
         with new_run(config, overwrite=overwrite) as run:
-            return _launch(config, run, None, notes, callbacks)
+            return _launch(config, run, None, notes, callbacks, display)
 
 
 def resume(
@@ -84,7 +87,7 @@ def resume(
     changes = dict(overrides or {})
     if reward is not None:
         changes["reward"] = {**changes.get("reward", {}), "functions": _reward_names(reward)}
-    with importable_main(), locked(run_to_resume(Path(path))):
+    with locked(run_to_resume(Path(path))):
         run, checkpoint = find_checkpoint(Path(path))
         config = resumed_config(run, changes)
         if checkpoint.step >= config.trainer.num_steps:
@@ -92,10 +95,11 @@ def resume(
                 f"{run} has made all its {config.trainer.num_steps} steps: raise --trainer.num-steps to go on with it"
             )
         _check_patience(config, run, checkpoint)
-        notes = check(config)
-        if config != read_run_config(run):
-            write_run_config(run, config)
-        return _launch(config, run, checkpoint, notes, callbacks)
+        with _shown(config, checkpoint) as display:
+            notes = _check(config, display)
+            if config != read_run_config(run):
+                write_run_config(run, config)
+            return _launch(config, run, checkpoint, notes, callbacks, display)
 
 
 def _check_patience(config: Config, run: Path, checkpoint: Checkpoint) -> None:
@@ -108,16 +112,40 @@ def _check_patience(config: Config, run: Path, checkpoint: Checkpoint) -> None:
         raise TbaError(f"{run} has ended: {patience.message}, or with 0 for no limit")
 
 
+@contextmanager
+def _shown(config: Config, checkpoint: Checkpoint | None = None) -> Iterator[Display]:
+    """What a run needs around it, from the first look at its input on. Ctrl-C ends it at once, until processes are
+    there that can save something."""
+    with importable_main(), Display(config, checkpoint=checkpoint) as display, stopped_at_once(display.stopping):
+        yield display
+
+
+def _check(config: Config, display: Display) -> list[str]:
+    with display.doing("checking the input"):
+        return check(config)
+
+
 def _launch(
-    config: Config, run: Path, checkpoint: Checkpoint | None, notes: Iterable[str], callbacks: Sequence[Any]
+    config: Config,
+    run: Path,
+    checkpoint: Checkpoint | None,
+    notes: Iterable[str],
+    callbacks: Sequence[Any],
+    display: Display,
 ) -> Result:
     """The caller holds the run's lock. `notes` are shown first."""
     keep_sources(run, config.reward.functions)
+    forget_activities(run)
     watching = Callbacks(run, callbacks)
-    with prepared_anew(run), Display(config, run) as display:
+    with prepared_anew(run):
+        display.follow(run)
         for note in notes:
             display.tell(note)
-        finished = launch(config, run, checkpoint, display.tell, watching.poll)
+        shown = Shown(display.started, display.tell, display.stopping)
+        try:
+            finished = launch(config, run, checkpoint, watching.poll, shown=shown)
+        except KeyboardInterrupt:
+            finished = False
         watching.poll()  # the last evaluation
         display.conclude(finished)
     if watching.error is not None:

@@ -4,40 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
+from tba.config.commands import usage
 from tba.types import TbaError
 
-USAGE = """\
-tba: asynchronous, off-policy post-training of language models with trajectory balance
-
-  tba train [CONFIG] [--section.key value …]        train a model; with no arguments, run the demo
-  tba train --resume RUN                            continue a run from its newest checkpoint
-  tba replay RUN [--objective.key value …]          repeat the training of a run on its recorded data
-  tba sweep SPACE.toml [--dry-run]                  tune settings: every combination, several seeds
-  tba eval MODEL [--task NAME] [--section.key …]    evaluate a model: greedy pass@1, sampled pass@k
-  tba export RUN_OR_MODEL FOLDER [--dtype bfloat16] write a model, or its adapter, for transformers and vLLM
-  tba runs [FOLDER] [--json]                        list runs, the newest first: what they are, how far they came
-  tba status [RUN]                                  show what each process of a run is doing now
-  tba compare RUN RUN … [--plot FILE.png]           show settings and results of runs side by side, draw a plot
-  tba samples [RUN] [--best | --worst] [--prompt …] show responses of a run, with rewards and where they came from
-  tba sft MODEL --data FILE --output DIR            fine-tune on demonstrations (SFT)
-  tba reward-model MODEL --data FILE --output DIR   train a reward model on pairs of responses
-  tba classifier MODEL --data FILE --output DIR     train a classifier of texts with one logit
-  tba config [CONFIG] [--section.key value …]       print the resolved settings as TOML
-  tba tasks                                         list the kinds of task
-  tba configs                                       list the ready configurations, which tba train NAME takes
-  tba fetch smollm2 [FOLDER]                        write a small real model into a folder
-
-  CONFIG is a TOML file of yours, or the name of a ready configuration.
-  MODEL is a folder or an id of the hub. A run stands for its newest checkpoint: tba eval runs/NAME.
-  tba train --help                                  list every setting, its meaning and its default
-
-train your own model with your own data and reward:
-  tba train --model PATH_OR_ID --task.data my.jsonl --reward my_module:my_reward
-"""
+USAGE = usage()
 
 Arguments = list[str]
+HELP_FLAGS = {"-h", "--help"}
 RUNS = "runs"
 """Where commands look for runs: the default of run.root."""
 
@@ -45,7 +21,9 @@ RUNS = "runs"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C."""
     rest = list(sys.argv[1:] if arguments is None else arguments)
-    if not rest or rest[0] in ("-h", "--help", "help"):
+    if rest[:1] == ["help"] and rest[1:]:  # `tba help train` is `tba train --help`
+        rest = [rest[1], "--help", *rest[2:]]
+    if not rest or rest[0] in (*HELP_FLAGS, "help"):
         print(USAGE, end="")
         return 0
     if rest[0] in ("-V", "--version"):
@@ -57,9 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(name)
     try:
         if command is None:
-            raise TbaError(f"no command {name!r}: one of {', '.join(COMMANDS)}")
-        if {"-h", "--help"} & set(rest):
-            _help(name)
+            near = get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise TbaError(f"no command {name!r}: {hint}The commands are {', '.join(COMMANDS)}")
+        if HELP_FLAGS & set(rest):
+            _help(name, _topic(rest))
             return 0
         return command(rest)
     except TbaError as error:
@@ -68,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
+        if name != "train":  # which says more
+            print("stopped", file=sys.stderr)
         return 130
 
 
@@ -217,7 +199,7 @@ def _compare(rest: Arguments) -> int:
         raise TbaError(f"--x = {axis!r} is not known: one of {', '.join(AXES)}")
     if axis is not None and plot is None:
         raise TbaError("--x is the axis of a plot: give --plot FILE.png too")
-    show_comparison([Path(run) for run in rest], Path(plot) if plot else None, axis=axis or "minutes", as_json=as_json)
+    show_comparison([Path(run) for run in rest], Path(plot) if plot else None, axis=axis, as_json=as_json)
     return 0
 
 
@@ -255,11 +237,12 @@ def _classifier(rest: Arguments) -> int:
 
 
 def _config(rest: Arguments) -> int:
-    from tba.config.settings import load_config, to_toml
+    from tba.config.settings import load_config
+    from tba.config.template import template
     from tba.config.text import parse_overrides
 
     path = _take_positional(rest)
-    print(to_toml(load_config(path, parse_overrides(rest))), end="")
+    print(template(load_config(path, parse_overrides(rest))), end="")
     return 0
 
 
@@ -311,60 +294,31 @@ COMMANDS = {
 }
 
 
-def _help(name: str) -> None:
-    print(USAGE, end="")
-    if name in ("train", "eval", "config"):
-        from tba.config.help import settings_text
+def _help(name: str, topic: str | None) -> None:
+    """Of a command, or of what stands after `--help`."""
+    from tba.config.command_help import command_text
 
-        print("\nsettings, for a CONFIG or as --section.key value:\n")
-        print(settings_text(), end="")
+    if name == "replay":
+        from tba.runs.replays import is_changeable
+
+        print(command_text(name, topic, is_changeable), end="")
+        return
+    more = ""
     if name in ("sft", "reward-model", "classifier"):
         from tba.supervised import options
 
-        print(f"\n{options.options_text(options.KINDS[name])}", end="")
-    if name == "eval":
-        print(
-            "\n  --output FILE    write every answer to this file, one JSON record a line"
-            "\n                   (without it, they go to a file that is named at the end)"
-        )
-    if name == "export":
-        print(
-            "\n  --merged              the whole model, with adapters merged into it (the default)"
-            "\n  --adapter             the adapter alone, as a PEFT folder: of a run with model.lora_rank"
-            "\n  --best                of a run: its best model, in place of its newest checkpoint"
-            "\n  --dtype TYPE          type of the weights: float32, bfloat16 or float16; if left out, the source's"
-            "\n  --trust-remote-code   run Python code that comes with the model"
-        )
-    if name == "runs":
-        print("\n  --json           print the rows as JSON, with the same numbers")
-    if name == "compare":
-        print(
-            "\n  --plot FILE      draw the headline number and the reward of new responses into this file"
-            "\n  --x AXIS         what the plot is drawn over: minutes, steps or tokens (minutes if left out)"
-            "\n  --json           print settings that differ and results as JSON"
-        )
-
-    if name == "samples":
-        from tba.samples.query import HELP
-
-        print(HELP, end="")
-    if name == "replay":
-        from tba.config.help import settings_text
-        from tba.runs.replays import is_changeable
-
-        print("\n  --steps N        replay the first N steps only; schedules do not change")
-        print("\nsettings that a replay can change:\n")
-        print(settings_text(is_changeable), end="")
+        more = options.options_text(options.KINDS[name])
     if name == "sweep":
         from tba.sweep.settings import settings_text as sweep_text
 
-        print("\n  --dry-run        print the combinations and start nothing")
-        print(f"\n{sweep_text()}", end="")
-    if name == "train":
-        print(
-            "\n  --resume RUN     continue a run from its newest checkpoint, or from the checkpoint that is named"
-            "\n  --overwrite      replace a run of the same name"
-        )
+        more = sweep_text()
+    print(command_text(name, topic, more=more), end="")
+
+
+def _topic(rest: Arguments) -> str | None:
+    """The word after `--help`, if there is one."""
+    after = [rest[i + 1 :] for i, word in enumerate(rest) if word in HELP_FLAGS]
+    return after[0][0] if after and after[0] else None
 
 
 def _take_positional(rest: Arguments) -> str | None:

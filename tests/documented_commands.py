@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.__main__ import parser
 from benchmarks.suite import COMMAND, PARTS
 from tba.cli import COMMANDS, main
+from tba.config.commands import COMMANDS as HELP
 from tba.config.help import setting_names
 from tba.config.settings import Config, load_config
 from tba.config.text import parse_overrides
@@ -164,10 +165,12 @@ def is_literal(word: str) -> bool:
 
 @cache
 def options_of(name: str) -> frozenset[str]:
-    """By the command's own help, without what is said there of other commands."""
+    """By the command's own help, without what is said there of other commands, and by all that it says of settings."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         main([name, "--help"])
+        if HELP[name].takes_settings:
+            main([name, "--help", "all"])
     lines = [line for line in text.getvalue().splitlines() if not re.match(rf"\s+tba (?!{name}\b)", line)]
     options = {option for line in lines for option in re.findall(r"--[a-z][\w.-]*", line)}
     options |= {"--help"}

@@ -123,6 +123,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "config.faults": ("config.other_names", "objectives", "tasks"),
     "config.other_names": (),
     "config.help": ("config", "tasks", "types"),
+    "config.command_help": ("config", "types"),
+    "config.commands": (),
+    "config.template": ("config",),
     "config.settings": ("config", "objectives", "tasks", "types"),
     "objectives": ("config.section", "config.user_code", "policy.precision", "types"),
     "policy": ("config.paths", "config.section", "extras", "types"),
@@ -141,7 +144,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluations": ("engines.base", "extras", "policy", "rewards", "tasks.base", "types"),
     "search": (
         *("channels.base", "engines.base", "policy", "rewards", "seeds", "tasks.base", "types"),
-        *("runs.activity", "runs.ledger", "runs.time_spent", "samples.bounded"),
+        *("runs.activity", "runs.ledger", "runs.time_spent", "runs.wording", "samples.bounded"),
     ),
     "learn": (
         *("buffer", "channels.base", "config.training", "objectives", "policy", "runs", "samples", "seeds", "types"),
@@ -168,6 +171,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
             "policy",
             "rewards",
             "runs.bars",
+            "runs.terminal",
+            "runs.wording",
             "tasks",
             "types",
         ),
@@ -176,6 +181,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sweep": ("config", "launch.preflight", "learn.checkpoint", "runs", "seeds", "types"),
     "api": ("launch", "config.settings", "learn.checkpoint", "rewards.given", "runs", "tasks", "types"),
     "cli": ("", "api", "config", "fetch", "launch", "runs", "samples", "supervised", "sweep", "types"),
+    "__main__": ("cli",),
     "": ("api", "config.settings", "objectives", "runs.callbacks", "runs.result", "types"),
 }
 """By room or module, the more exact name first: what it may import beside its own room, also within functions."""

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tba import cli
+from tba.config.commands import COMMANDS
 from tba.config.help import sections
 from tba.supervised.options import KINDS
 from tba.sweep.settings import SweepSettings
@@ -61,6 +61,7 @@ def test_a_text_of_the_help_reads_alone(name: str) -> None:
 
 
 def test_so_do_the_lines_about_commands() -> None:
-    lines = [line.split("   ", 1)[-1].strip() for line in cli.USAGE.splitlines() if line.startswith("  tba")]
+    lines = [about for command in COMMANDS.values() for _, about in (*command.uses, *command.options)]
+    lines += [command.details for command in COMMANDS.values()]
     assert len(lines) > 10
     assert {line: leaning(line) for line in lines if leaning(line)} == {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tba.learn.exact_staleness import ExactStaleness
 from tba.policy.devices import device_of, num_gpus
 from tba.policy.lora import has_adapters, save_adapter, save_evaluated
 from tba.policy.placement import definite, searcher_device
-from tba.runs.activity import Activity
+from tba.runs.activity import STARTING, Activity
 from tba.runs.best import KeptBest
 from tba.search.constant_scores import ConstantScores
 from tba.search.hand_up import HandUp
@@ -59,15 +60,23 @@ def build_searcher(
     seed = (config.run.seed, index, name.incarnation)
     tokenizer = tokenizer_of(config)
     device = _device_of_searcher(config, index)
-    model = trained_model(config, device, config.engine.dtype)
+    has_reference = config.reference.where == "searcher"
+    num_models = 2 if has_reference and not config.model.lora_rank else 1
+    with _loading(activity, 1, num_models):
+        model = trained_model(config, device, config.engine.dtype)
     beat_at_every_pass(model, activity)
-    task = prepared(run, lambda: build_task(config, tokenizer, model))
+    with activity(STARTING, "encoding prompts"), activity.quiet():
+        task = prepared(run, lambda: build_task(config, tokenizer, model))
     scorer = build_scorer(config, task, str(device), waiting=activity.quiet)
     scorer.begin()
     engine = engine_of(config, model, tokenizer, integer(Purpose.RESPONSES, *seed), config.engine.settled_precision)
     starting_model = cache(lambda: reference_beside(config, model, device, activity))
-    reference = build_reference(config, starting_model()) if config.reference.where == "searcher" else None
-    scorer.start()
+    reference = None
+    if has_reference:
+        with _loading(activity, num_models, num_models):
+            reference = build_reference(config, starting_model())
+    with activity(STARTING, "starting reward processes"), activity.quiet():
+        scorer.start()
     evaluator = None
     if index == 0 and config.evaluation.period > 0 and task.held_out:
         evaluator = build_evaluator(
@@ -109,9 +118,18 @@ def build_searcher(
         in_flight_updates=config.engine.in_flight_updates,
         budget=_share_of_versions(config, index, staleness) if taking_turns else None,
         evaluate=None if evaluator is None else _evaluation(evaluator, engine, best, activity),
+        evaluated_prompts=0 if evaluator is None else sum(one.num_prompts for one in evaluator.passes),
         evaluation_period=config.evaluation.period,
         skipped=task.skipped if index == 0 else None,
     )
+
+
+@contextmanager
+def _loading(activity: Activity, number: int, num_models: int) -> Iterator[None]:
+    """While one of the models is loaded: the policy is the first, its reference the second, if there is one."""
+    which = "loading the model" if num_models == 1 else f"loading models {number}/{num_models}"
+    with activity(STARTING, which), activity.quiet():
+        yield
 
 
 def _evaluation(
@@ -120,7 +138,7 @@ def _evaluation(
     """Evaluates what the engine holds, and keeps it if it is the best so far."""
 
     def evaluate() -> Mapping[str, Any]:
-        values = evaluator(lambda done: activity.beat()).values
+        values = evaluator(activity.advance).values
         if best is None:
             return values
         with activity.quiet():

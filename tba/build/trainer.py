@@ -18,7 +18,7 @@ from tba.learn.exact_staleness import ExactStaleness
 from tba.learn.step_queue import StepQueue
 from tba.learn.supply import Supply
 from tba.learn.trainer import Trainer
-from tba.runs.activity import Activity
+from tba.runs.activity import STARTING, Activity
 from tba.runs.alarm_measures import Known
 from tba.runs.alarms import Alarms
 from tba.runs.metrics import Metrics, Sink, TensorBoardSink, TrackioSink, WandbSink
@@ -47,9 +47,11 @@ def build_trainer(
     epochs = Epochs.read(run)
     staleness = build_staleness(config, checkpoint, repeatable=repeatable)
     row_of = StoredRows(run / ROWS)
+    with activity(STARTING, "loading the model"), activity.quiet():
+        learner = build_learner(config, activity)
     trainer = Trainer(
         run=run,
-        learner=build_learner(config, activity),
+        learner=learner,
         supply=_supply(config, epochs, staleness),
         log=RolloutLog(run / ROLLOUTS, row_of),
         draws=DrawLog(run),

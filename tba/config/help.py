@@ -1,11 +1,11 @@
-"""The settings as text: what `tba train --help` prints and docs/configuration.md is made of."""
+"""The settings as text: what `tba train --help` and `tba config` print, and docs/configuration.md is made of."""
 
 from __future__ import annotations
 
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,14 +28,22 @@ class Setting:
     default: str
     meaning: str
 
+    @property
+    def flag(self) -> str:
+        """As the command line has it."""
+        return f"--{self.name.replace('_', '-')}"
+
 
 def sections() -> Iterator[tuple[str, str, list[Setting]]]:
     """Each section: its name, what it is about, its settings. Where there are kinds, each has a section."""
     for name, field in Config.model_fields.items():
         for model in _models(field.annotation):
             title = f"{name} (kind = {kind_of(model)})" if "kind" in model.model_fields else name
-            settings = [_setting(f"{name}.{key}", info) for key, info in model.model_fields.items()]
-            yield title, _one_line(model.__doc__), settings
+            yield title, _one_line(model.__doc__), settings_of_section(name, model)
+
+
+def settings_of_section(name: str, model: type[Section]) -> list[Setting]:
+    return [_setting(f"{name}.{key}", info) for key, info in model.model_fields.items()]
 
 
 def kind_of(model: type[Section]) -> str:
@@ -47,20 +55,44 @@ def setting_names() -> list[str]:
     return [setting.name for _, _, settings in sections() for setting in settings]
 
 
-def settings_text(is_wanted: Callable[[str], bool] = lambda name: True) -> str:
-    """The settings whose names are wanted, by section."""
-    lines = []
+def settings_text(is_wanted: Callable[[str], bool] = lambda name: True, width: int = _WIDTH) -> str:
+    """The settings whose names are wanted, by section. Of a kind that has all settings of another one, those that
+    differ."""
+    lines: list[str] = []
+    told: dict[str, list[Setting]] = {}
     for title, about, settings in sections():
         wanted = [setting for setting in settings if is_wanted(setting.name)]
         if not wanted:
             continue
-        lines.append(f"{title}: {about}")
+        like = _like(wanted, told)
+        told[title] = wanted
+        if like is not None:
+            others = [*told[like], *(s for s in wanted if s.name.endswith(".kind"))]
+            wanted = [setting for setting in wanted if setting not in others]
+            about += f" It has the settings of {like.partition('kind = ')[2].rstrip(')')}"
+            about += ", and these:" if wanted else "."
+        lines += textwrap.wrap(f"{title}: {about}", width, subsequent_indent="  ")
         for setting in wanted:
-            head = f"  --{setting.name.replace('_', '-')} {setting.type}"
-            lines.append(f"{head}  [{setting.default}]" if setting.default else head)
-            lines += textwrap.wrap(setting.meaning, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines += setting_lines(setting, width)
         lines.append("")
     return "\n".join(lines)
+
+
+def _like(settings: Sequence[Setting], told: Mapping[str, Sequence[Setting]]) -> str | None:
+    """The title of a kind that was told already, all of whose settings are among these, and most of them alike."""
+    names = {setting.name for setting in settings}
+    for title, others in told.items():
+        num_alike = sum(setting in settings for setting in others)
+        if {other.name for other in others} <= names and 2 * num_alike > len(settings):
+            return title
+    return None
+
+
+def setting_lines(setting: Setting, width: int = _WIDTH) -> list[str]:
+    """As the help shows one."""
+    head = f"  {setting.flag} {setting.type}"
+    meaning = textwrap.wrap(setting.meaning, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return [f"{head}  [{setting.default}]" if setting.default else head, *meaning]
 
 
 def settings_markdown() -> str:

@@ -6,8 +6,6 @@ merge, as it would if they had worked meanwhile.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from tba.build.trainer import build_staleness, build_trainer
 from tba.channels.inline import InlineGroups, InlineWeights
 from tba.config.settings import Config
 from tba.launch.processes import on_interrupt
+from tba.launch.shown import Shown
 from tba.learn.checkpoint import Checkpoint
 from tba.learn.trainer import Trainer
 from tba.runs.activity import TRAINER, TURN, Activity
@@ -26,10 +25,14 @@ from tba.types import SearcherName
 
 
 def run_inline(
-    config: Config, run: Path, checkpoint: Checkpoint | None, wants_to_stop: Callable[[], bool] = lambda: False
+    config: Config,
+    run: Path,
+    checkpoint: Checkpoint | None,
+    wants_to_stop: Callable[[], bool] = lambda: False,
+    *,
+    shown: Shown,
 ) -> bool:
     """Run to the end, or to the sync after a Ctrl-C, or until it `wants_to_stop`. True if it reached the last step."""
-    started = time.time()
     weights, groups = InlineWeights(), InlineGroups()
     names = [SearcherName(index) for index in range(config.searcher.num_searchers)]
     staleness = build_staleness(config, checkpoint, repeatable=True)
@@ -54,14 +57,14 @@ def run_inline(
             weights=weights,
             groups=groups,
             checkpoint=checkpoint,
-            started=started,
+            started=shown.started,
             activity=Activity(run, TRAINER),
             repeatable=True,
         )
         if checkpoint is not None:
             for searcher, state in zip(searchers, checkpoint.state()["searchers"], strict=True):
                 searcher.restore(state)
-        with stop_on_interrupt(trainer), trainer.stopped_if_disk_is_full():
+        with stop_on_interrupt(trainer, shown.stopping), trainer.stopped_if_disk_is_full():
             take_turns(trainer, searchers, wants_to_stop)
         return trainer.finished
     finally:
@@ -96,14 +99,14 @@ def take_turns(
 
 
 @contextmanager
-def stop_on_interrupt(trainer: Trainer) -> Iterator[None]:
-    """The first Ctrl-C asks the Trainer to stop in order, the second interrupts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def stop_on_interrupt(trainer: Trainer, stopping: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C asks the Trainer to stop in order, the second interrupts. The first does where no step was made
+    yet, as in the first evaluation: there is nothing to save."""
+    first = trainer.step
 
     def request(number: int, frame: Any) -> None:
-        if trainer.stop_requested:
+        stopping()
+        if trainer.stop_requested or trainer.step == first:
             raise KeyboardInterrupt
         trainer.stop_requested = True
 

@@ -5,6 +5,7 @@ This process imports no torch: it only places, connects and watches.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -17,8 +18,8 @@ from typing import Any
 
 from tba.config.settings import Config
 from tba.launch.meeting import meeting_folder, published_bytes
-from tba.launch.memory import resident_bytes, total_memory
-from tba.launch.nursery import start_process
+from tba.launch.memory import total_memory
+from tba.launch.nursery import start_process, start_server
 from tba.launch.processes import (
     EXIT_CODES,
     ProcessArguments,
@@ -29,32 +30,46 @@ from tba.launch.processes import (
     parent_alive,
     run_process,
 )
+from tba.launch.shown import IMPORTING, Shown, preparing
 from tba.launch.supervise import Exit, Outcome, Supervisor
 from tba.learn.checkpoint import Checkpoint
 from tba.rewards.given import given_for
-from tba.runs.activity import STARTING, TRAINER, Activity, read_activities
+from tba.runs.activity import PREPARING, STARTING, TRAINER, Activity, read_activities
+from tba.runs.metrics import resident_megabytes
 from tba.types import SearcherName
 
 _KILL_SECONDS = 10.0  # a process within a system call that never returns does not even die
 
 
 def run_local(
-    config: Config, run: Path, checkpoint: Checkpoint | None, wants_to_stop: Callable[[], bool] = lambda: False
+    config: Config,
+    run: Path,
+    checkpoint: Checkpoint | None,
+    wants_to_stop: Callable[[], bool] = lambda: False,
+    *,
+    shown: Shown,
 ) -> bool:
     """Run to the end, or until interrupted or `wants_to_stop`. True if it reached the last step."""
     # Adapters are small; what they take is not looked up.
     num_bytes = 0 if config.model.lora_rank else published_bytes(Path(config.model.path))
     with meeting_folder(num_bytes) as meeting:
+        with preparing(run) as activity, activity(PREPARING, IMPORTING), activity.quiet():
+            start_server()
         supervisor = Supervisor(
-            LocalWorkers(config, run, checkpoint, meeting),
+            LocalWorkers(config, run, checkpoint, meeting, shown.started),
             run,
             num_searchers=config.searcher.num_searchers,
             max_restarts=config.run.max_restarts,
             stuck_seconds=config.run.stuck_seconds,
-            elapsed=checkpoint.state()["elapsed"] if checkpoint else 0.0,
+            elapsed=time.time() - shown.started + (checkpoint.state()["elapsed"] if checkpoint else 0.0),
             wants_to_stop=wants_to_stop,
         )
-        with on_interrupt(supervisor.interrupt):
+
+        def stop(*signal: Any) -> None:
+            shown.stopping()
+            supervisor.interrupt()
+
+        with on_interrupt(stop):
             return supervisor.watch()
 
 
@@ -73,13 +88,14 @@ def crowding(config: Config) -> str | None:
 class LocalWorkers:
     """Processes of this machine, which meet in a private folder."""
 
-    def __init__(self, config: Config, run: Path, checkpoint: Checkpoint | None, meeting: Path) -> None:
+    def __init__(self, config: Config, run: Path, checkpoint: Checkpoint | None, meeting: Path, started: float) -> None:
+        """`started`: when the run was asked for, by the clock."""
         self._config = config
         self._run = run
         self._checkpoint = checkpoint
         self._meeting = meeting
         self._key = secrets.token_bytes(32)
-        self._started = time.time()
+        self._started = started
         self._processes: dict[str, BaseProcess] = {}
         self._held: dict[str, float] = {}
         """Bytes of memory that each was last seen to hold."""
@@ -92,7 +108,8 @@ class LocalWorkers:
 
     def poll(self, seconds: float) -> Sequence[Exit]:
         for name, process in self._processes.items():
-            self._held[name] = resident_bytes(process.pid) or self._held.get(name, 0.0)
+            held = resident_megabytes(process.pid or 0)
+            self._held[name] = self._held.get(name, 0.0) if math.isnan(held) else 2**20 * held
         wait([process.sentinel for process in self._processes.values()], seconds)
         ended = [name for name, process in self._processes.items() if not process.is_alive()]
         return [
@@ -149,20 +166,19 @@ def trainer_main(given: ProcessArguments) -> None:
         from tba.channels.socket import SocketGroupReceiver
 
         groups = SocketGroupReceiver(given.meeting, given.key)  # before what takes long: Searchers connect meanwhile
-        with activity(STARTING, "loads the model"), activity.quiet():
+        with activity(STARTING, IMPORTING), activity.quiet():
             import_torch(given.num_threads)
             from tba.build.trainer import build_trainer
-
-            trainer = build_trainer(
-                given.config,
-                given.run,
-                weights=SharedWeightPublisher(given.meeting),
-                groups=groups,
-                checkpoint=Checkpoint(given.checkpoint) if given.checkpoint else None,
-                started=given.started,
-                activity=activity,
-                repeatable=False,
-            )
+        trainer = build_trainer(
+            given.config,
+            given.run,
+            weights=SharedWeightPublisher(given.meeting),
+            groups=groups,
+            checkpoint=Checkpoint(given.checkpoint) if given.checkpoint else None,
+            started=given.started,
+            activity=activity,
+            repeatable=False,
+        )
 
         def stop(number: int, frame: Any) -> None:
             trainer.stop_requested = True
@@ -179,24 +195,23 @@ def searcher_main(given: ProcessArguments, name: SearcherName) -> None:
         from tba.channels.shared_memory import SharedWeightSubscriber
         from tba.channels.socket import SocketGroupSender
 
-        with activity(STARTING, "connects to the Trainer"):
+        with activity(STARTING, "connecting to the Trainer"):
             groups = SocketGroupSender(given.meeting, given.key, parent_alive, activity.quiet)
-        with activity(STARTING, "loads the models"), activity.quiet():
+        with activity(STARTING, IMPORTING), activity.quiet():
             import_torch(given.num_threads)
             from tba.build.searcher import build_searcher
             from tba.build.trainer import build_staleness
-
-            checkpoint = Checkpoint(given.checkpoint) if given.checkpoint else None
-            searcher = build_searcher(
-                given.config,
-                given.run,
-                name,
-                weights=SharedWeightSubscriber(given.meeting, parent_alive),
-                groups=groups,
-                activity=activity,
-                taking_turns=given.config.trainer.has_budgets,
-                staleness=build_staleness(given.config, checkpoint, repeatable=False),
-            )
+        checkpoint = Checkpoint(given.checkpoint) if given.checkpoint else None
+        searcher = build_searcher(
+            given.config,
+            given.run,
+            name,
+            weights=SharedWeightSubscriber(given.meeting, parent_alive),
+            groups=groups,
+            activity=activity,
+            taking_turns=given.config.trainer.has_budgets,
+            staleness=build_staleness(given.config, checkpoint, repeatable=False),
+        )
         searcher.run()
         searcher.close()
         groups.close()

@@ -80,14 +80,6 @@ def free_memory() -> float | None:
     return max(0.0, free)
 
 
-def resident_bytes(pid: int | None) -> float | None:
-    """Memory that a process holds now; None where the system does not tell, or it is gone."""
-    try:
-        return float(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def total_memory() -> float:
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.process import BaseProcess
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tba.launch.processes import thread_environment
+from tba.rewards.process import without_ctrl_c
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Of which one is there where a driver of NVIDIA, of AMD or of Windows offers GPUs."""
@@ -35,15 +36,40 @@ def start_process(target: Callable[..., None], arguments: Sequence[Any], name: s
     decides what it means. A process that was forked sets its own variables and threads (`processes.run_process`)."""
     if _can_fork():
         # The server itself computes nothing: with one thread no library starts others, which would not be forked.
-        with _environment(thread_environment(1)), _ignoring_ctrl_c():
+        with _environment(thread_environment(1)), without_ctrl_c():
             forkserver.ensure_running()
         process: BaseProcess = ForkServerProcess(target=target, args=tuple(arguments), name=name)
         process.start()  # returns once the server has imported and forked
         return process
     process = SpawnProcess(target=target, args=tuple(arguments), name=name)
-    with _environment(thread_environment(num_threads)), _ignoring_ctrl_c():
+    with _environment(thread_environment(num_threads)), without_ctrl_c():
         process.start()
     return process
+
+
+def start_server() -> None:
+    """Have the server import all that processes need, where they are forked: what is started then is there at once.
+
+    An exception, as of Ctrl-C, ends the server too: it would notice only after its imports that nobody needs it.
+    """
+    if not _can_fork():
+        return
+    try:
+        start_process(_nothing, (), "first", 1).join()
+    except BaseException:
+        _end_server()
+        raise
+
+
+def _nothing() -> None: ...
+
+
+def _end_server() -> None:
+    """The next process that is started has another one."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def has_gpu() -> bool:
@@ -71,13 +97,3 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-@contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
-    """For the moment that it takes to start a process, which inherits it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

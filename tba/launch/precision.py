@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import platform
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from tba.launch.meeting import num_weights
 from tba.launch.processes import redirect_output
 from tba.learn.checkpoint import Checkpoint
 from tba.policy.names import EMBEDDED_MODEL
+from tba.rewards.process import without_ctrl_c
 from tba.runs.metrics import Metrics
 from tba.runs.run_config import write_run_config
 
@@ -125,7 +125,8 @@ def measured(config: Config, run: Path) -> Speeds | None:
     num_rows = min(_USUAL_ROWS, config.searcher.prompts_per_batch * config.searcher.num_responses)
     arguments = (send, config.model.path, config.model.trust_remote_code, num_rows, run / "logs" / "precision.log")
     process = _spawn.Process(target=_measure, args=arguments, name="precision", daemon=True)
-    process.start()
+    with without_ctrl_c():
+        process.start()
     send.close()
     try:
         return receive.recv() if receive.poll(_LIMIT_SECONDS) else None
@@ -137,7 +138,6 @@ def measured(config: Config, run: Path) -> Speeds | None:
 
 
 def _measure(send: Connection, path: str, trust_remote_code: bool, num_rows: int, log: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     redirect_output(log)
     import torch
 

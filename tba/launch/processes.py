@@ -45,6 +45,7 @@ class ProcessArguments:
 
 def run_process(name: str, given: ProcessArguments, body: Callable[[Activity], Outcome]) -> None:
     """Run the body of a child process; how it failed is left in a file for the launcher to tell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher alone decides what Ctrl-C means
     os.environ.clear()
     os.environ.update({**given.environment, **thread_environment(given.num_threads)})
     take(given.given_rewards)
@@ -99,13 +100,40 @@ def parent_alive() -> bool:
 
 @contextmanager
 def on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Call `handler` on Ctrl-C and SIGTERM, until the end of the block."""
+    """Call `handler` on Ctrl-C and SIGTERM, until the end of the block. Only the main thread can have handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, before in previous.items():
-            signal.signal(number, before)
+            signal.signal(number, before if before is not None else signal.SIG_DFL)
+
+
+@contextmanager
+def stopped_at_once(stopping: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block with a KeyboardInterrupt, after a call of `stopping`.
+
+    Where they break into an import or into the talk with another process, Python may report something else: it was
+    the interrupt all the same.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        interrupted = True
+        stopping()
+        raise KeyboardInterrupt
+
+    with on_interrupt(interrupt):
+        try:
+            yield
+        except Exception:
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise
 
 
 @contextmanager

@@ -22,13 +22,16 @@ from tba.buffer.recorded import recorded_groups
 from tba.config.settings import Config
 from tba.launch.preflight import check_model
 from tba.launch.processes import use_threads
+from tba.launch.shown import IMPORTING
 from tba.learn.checkpoint import list_checkpoints
 from tba.learn.epochs import Epochs
 from tba.runs.activity import TRAINER, Activity
-from tba.runs.bars import follow, progress_bar
+from tba.runs.bars import Work
 from tba.runs.metrics import costs, read_metrics
 from tba.runs.replays import new_replay, replay_config
 from tba.runs.summary import first_and_last
+from tba.runs.terminal import terminal
+from tba.runs.wording import counted
 from tba.types import Group, TbaError
 
 if TYPE_CHECKING:  # what is asked for is checked before torch is loaded
@@ -48,10 +51,11 @@ def replay_run(of: Path, overrides: Mapping[str, Any], num_steps: int | None = N
         num_steps = config.trainer.num_steps
     draws = read_draws(of, num_steps)
     check_model(config.model.path, config.model.trust_remote_code)
-    console = Console(highlight=False, markup=False, quiet=config.run.display == "none")
+    console = terminal(quiet=config.run.display == "none")
     with new_replay(config, of, len(draws)) as run, _nothing_left_of_no_step(run):
-        console.print(f"tba · {run} · replays {len(draws)} steps of {of}", soft_wrap=True)
-        step = _replay(config, run, of, draws, console)
+        console.print(f"tba · {run} · replays {counted(len(draws), 'step')} of {of}", soft_wrap=True)
+        with Work(console) as work:
+            step = _replay(config, run, of, draws, work)
     recorded, replayed = _train_records(of)[:step], _train_records(run)
     _tell(console, recorded, replayed)
     if not overrides.keys() & {"objective", "trainer"} and _scheduled(recorded) != _scheduled(replayed):
@@ -65,14 +69,16 @@ def replay_run(of: Path, overrides: Mapping[str, Any], num_steps: int | None = N
     return run, step >= len(draws)
 
 
-def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console: Console) -> int:
+def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], work: Work) -> int:
     """Make the steps, or those up to a Ctrl-C; how many were made."""
     started = time.time()
+    work.begin(IMPORTING)
     use_threads(config.run.num_threads)
     from tba.build.trainer import ROLLOUTS, build_trainer
     from tba.channels.nobody import Nobody
     from tba.launch.inline import stop_on_interrupt
 
+    work.begin("loading the model")
     nobody = Nobody()
     trainer = build_trainer(
         config,
@@ -87,12 +93,9 @@ def _replay(config: Config, run: Path, of: Path, draws: Sequence[Rows], console:
     # The draws are of the line of the newest epoch; data are as old as they were.
     trainer.epochs = Epochs.read(of)
     trainer.epoch = trainer.epochs.newest
-    with (
-        _told_if_disk_is_full(run),
-        stop_on_interrupt(trainer),
-        progress_bar(console) as bar,
-    ):
-        make_steps(trainer, recorded_groups(of / ROLLOUTS, draws), follow(bar, "steps", len(draws)))
+    work.begin("training", len(draws), "steps")
+    with _told_if_disk_is_full(run), stop_on_interrupt(trainer, lambda: work.say("stopping…")):
+        make_steps(trainer, recorded_groups(of / ROLLOUTS, draws), work.advance)
     return trainer.step
 
 

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 
 from tba.launch.silence import Silence
 from tba.learn.checkpoint import list_checkpoints
-from tba.runs.activity import ENDING, PROCESSES, TRAINER, doing_text
+from tba.runs.activity import ENDING, PROCESSES, TRAINER
 from tba.runs.metrics import Metrics
+from tba.runs.phases import doing_text
 from tba.types import SearcherName, TbaError
 
 TICK_SECONDS = 0.25
@@ -133,6 +134,8 @@ class Supervisor:
         try:
             self._add(TRAINER, None)
             self._workers.start_trainer()
+            if self._num_interrupts:  # there was no Trainer to be stopped when it came
+                self._workers.stop(TRAINER)
             for index in range(self._num_searchers):
                 self._start_searcher(index)
             while self._living and self._num_interrupts < 2:

@@ -15,6 +15,8 @@ from tba.buffer.sampling import Draw, draw
 from tba.config.training import BufferConfig, TrainerConfig
 from tba.learn.epochs import Epochs
 from tba.learn.noise import NoiseWatch
+from tba.runs.activity import Doing
+from tba.runs.wording import counted
 from tba.types import Group, Version
 
 
@@ -59,10 +61,14 @@ class BufferSupply:
         self._evict_stale(now, limit)
         return self._num_fresh(now, limit) >= self._config.num_groups
 
-    def lacks(self) -> tuple[str, str]:
+    def lacks(self) -> Doing:
         if self._num_merged < self._config.first_fill:
-            return "fill", f"waits for the first {self._config.first_fill} groups"
-        return "wait", f"for groups that are at most {self._config.staleness_limit} steps old"
+            return Doing("fill", total=self._config.first_fill, unit="groups", done=self._num_merged)
+        limit = self._config.staleness_limit
+        assert limit is not None
+        fresh = self._groups_by_version.total()
+        detail = f"for groups that are at most {counted(limit, 'step')} old"
+        return Doing("wait", detail, total=self._config.num_groups, unit="groups", done=fresh)
 
     def draw(self, now: Version, rng: np.random.Generator) -> Draw:
         return draw(

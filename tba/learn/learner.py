@@ -88,8 +88,10 @@ class LocalLearner:
             self.objective.first_look([one.evidence(self._logprobs(one.batch)) for one in passes()])
         losses: list[Loss] = []
         gaps: list[Gap] = []
-        for one in passes():
-            with self._activity("compute", f"step {step}"):
+        length = len(plan) if len(plan) > 1 else 0
+        for number, one in enumerate(passes()):
+            with self._activity("compute", f"step {step}", total=length, unit="passes"):
+                self._activity.reached(number)
                 loss, gap = self._accumulate(one)
                 losses.append(loss)
                 gaps.append(gap)

@@ -12,6 +12,8 @@ from tba.buffer.ledger import RowLedger
 from tba.buffer.log import RolloutLog
 from tba.buffer.sampling import Arrived, Draw, draw_each_once
 from tba.learn.exact_staleness import ExactStaleness
+from tba.runs.activity import Doing
+from tba.runs.wording import counted
 from tba.types import Group, Version
 
 
@@ -61,8 +63,8 @@ class StepQueue:
             self.num_dropped += sum(len(one.group.trajectories) for one in self._waiting.pop(version))
         return len(self._waiting.get(due, [])) >= self.schedule.num_groups
 
-    def lacks(self) -> tuple[str, str]:
-        return "wait", f"for groups that are {self.schedule.staleness} steps old"
+    def lacks(self) -> Doing:
+        return Doing("wait", f"for groups that are {counted(self.schedule.staleness, 'step')} old")
 
     def draw(self, now: Version, rng: np.random.Generator) -> Draw:
         return draw_each_once(self.take(now), self._group_size, rng)

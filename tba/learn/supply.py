@@ -13,6 +13,7 @@ import numpy as np
 from tba.buffer.ledger import RowLedger
 from tba.buffer.log import RolloutLog
 from tba.buffer.sampling import Draw
+from tba.runs.activity import Doing
 from tba.types import Group, Version
 
 
@@ -36,8 +37,8 @@ class Supply(Protocol):
         """Whether the step that is made on these weights has its groups. Drops what no step will be trained on."""
         ...
 
-    def lacks(self) -> tuple[str, str]:
-        """What the Trainer is doing while there is not enough: an activity and its detail."""
+    def lacks(self) -> Doing:
+        """What the Trainer is doing while there is not enough, and how far that is."""
         ...
 
     def draw(self, now: Version, rng: np.random.Generator) -> Draw:

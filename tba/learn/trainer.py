@@ -24,15 +24,17 @@ from tba.learn.checkpoint import Checkpoint, save_checkpoint
 from tba.learn.epochs import Epochs
 from tba.learn.step_metrics import step_metrics
 from tba.learn.supply import Supply
-from tba.runs.activity import ENDING, TRAINER, Activity, doing_text, read_activities
+from tba.runs.activity import ENDING, TRAINER, Activity, read_activities
 from tba.runs.callbacks import STOPPED_EARLY
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.metrics import Metrics, costs, read_metrics
 from tba.runs.overlap import Overlap
 from tba.runs.patience import Patience
+from tba.runs.phases import doing_text
 from tba.runs.summary import write_summary
 from tba.runs.time_spent import time_record
 from tba.samples.choose import SampleChooser
+from tba.runs.wording import counted
 from tba.seeds import Purpose, generator
 from tba.types import Group, Report, TbaError, Unused, Version
 
@@ -160,10 +162,14 @@ class Trainer:
         """If it lacks groups: until there is enough to draw from, or until asked to stop."""
         if not self.lacks_groups:
             return
-        with self.activity(*self.supply.lacks()):
+        lacks = self.supply.lacks()
+        with self.activity(lacks.kind, lacks.detail, total=lacks.total, unit=lacks.unit):
+            self.activity.reached(lacks.done)
             while self.lacks_groups and not self.stop_requested:
                 self.merge(wait=True)
                 self.lacks_groups = not self.supply.has_enough(self.version)
+                if self.lacks_groups:
+                    self.activity.reached(self.supply.lacks().done)
 
     def make_step(self) -> None:
         started = time.monotonic()
@@ -322,7 +328,7 @@ class Trainer:
         """Collect what Searchers still hand up while they evaluate the last weights, for a bounded time, and end."""
         if self.finished:
             deadline = time.monotonic() + self.end_seconds
-            with self.activity(ENDING, "waits for the last evaluation"):
+            with self.activity(ENDING):
                 while self.groups.is_open and not self.stop_requested and time.monotonic() < deadline:
                     self.merge(wait=True)
                 self.merge()
@@ -387,7 +393,9 @@ class Trainer:
             return
         self._told_of_no_groups = True
         doing = [f"{a['process']}: {doing_text(a)}" for a in read_activities(self.run_path) if a["process"] != TRAINER]
-        message = f"no Searcher has handed up a group for {steps} steps" + (f"; {', '.join(doing)}" if doing else "")
+        message = f"no Searcher has handed up a group for {counted(steps, 'step')}" + (
+            f"; {', '.join(doing)}" if doing else ""
+        )
         message += ". See docs/tuning.md#no-new-groups"
         self.metrics.write("event", self.step, {"event": "no_new_groups", "message": message})
 

@@ -14,12 +14,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from typing import Any
 
 from tba.rewards.functions import RewardSpec, shipped
 from tba.rewards.scoring import FailureKind, ScoreRequest, Scores
@@ -88,7 +90,8 @@ class RewardProcess:
             daemon=False,
         )
         try:
-            self._process.start()
+            with without_ctrl_c():
+                self._process.start()
         finally:
             childs_end.close()
         # Python joins such children when it exits, forever; this ends the child first, and also if the handle is lost.
@@ -223,6 +226,36 @@ class RewardProcess:
         if code is None:
             return "closed its pipe"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+@contextlib.contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """For the moment that it takes to start a process, which never hears of Ctrl-C: the terminal sends it to all, and a
+    Python that is still starting would answer with a traceback. A signal that comes in this moment waits for its end.
+    """
+    resource_tracker.ensure_running()  # when it starts its own process, multiprocessing lifts the block again
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # which the process inherits
+    try:
+        with _later(signal.SIGINT), _later(signal.SIGTERM):
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextlib.contextmanager
+def _later(number: signal.Signals) -> Iterator[None]:
+    """The handler of a signal runs after the block. Only the main thread can see to that, and has any handlers."""
+    if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(number)):
+        yield
+        return
+    came: list[Any] = []
+    before: Any = signal.signal(number, lambda *what: came.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+        if came:
+            before(*came[0])
 
 
 def _limit_sending(connection: Connection[Asked, Answer], seconds: float) -> None:

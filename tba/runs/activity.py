@@ -2,7 +2,8 @@
 
 The current activity lies in a small mapped file under the run, rewritten at every change: `tba status` reads it
 while the process works, hangs or has died, without asking it anything. With it stands a beat, the time of the last
-change or step of work. Whoever watches the process takes one whose beat stays the same for stuck.
+change or step of work. Whoever watches the process takes one whose beat stays the same for stuck. Work of known length
+shows how much of it is done. The words for all this are in `phases.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,10 @@ _DETAIL = 120  # characters shown: six bytes each at worst, so that the record i
 PROCESSES = "processes"
 TRAINER = "trainer"
 """The Trainer's name as a process. A Searcher's is `SearcherName.process`."""
+LAUNCHER = "launcher"
+"""The name under which a launcher shows what it does before the processes of a run are started, and only then."""
+PREPARING = "prepare"
+"""What a launcher is doing then."""
 SILENT_SECONDS = 60.0
 """From which on a process without a sign of life is worth a word; `run.stuck_seconds` says when to act."""
 STARTING = "start"
@@ -49,14 +55,34 @@ SEARCHING = frozenset({"generate", "reference", "evaluate"})
 """What a Searcher is there for: not its start, nor loading weights."""
 
 
+@dataclass(frozen=True)
+class Doing:
+    """An activity as it is shown."""
+
+    kind: str
+    detail: str = ""
+    total: int = 0
+    """Its length in units, if that is known."""
+    unit: str = ""
+    done: int = 0
+
+    def record(self) -> dict[str, Any]:
+        length = {"done": self.done, "total": self.total, "unit": self.unit} if self.total else {}
+        return {"doing": self.kind, "detail": self.detail[:_DETAIL], **length}
+
+
 class Activity:
-    """`with activity("generate", "8 prompts"):` times the block and shows it. Blocks nest; time goes to the inner."""
+    """`with activity("generate", "8 prompts"):` times the block and shows it. Blocks nest; time goes to the inner.
+
+    Work of known length says so, `activity("evaluate", "first evaluation", total=64, unit="prompts")`, and then how
+    much of it is done, by `reached` or `advance`.
+    """
 
     def __init__(self, run: Path | None, name: str, *, between: str = IDLE) -> None:
         """`between`: what time outside of all blocks counts as, `IDLE` or `TURN`."""
         self._name = name
         self._seconds: dict[str, float] = defaultdict(float)
-        self._current = (between, "")
+        self._between = self._current = Doing(between)
         self._began = self._since = self._beat = time.monotonic()
         self._counted_until = time.time()
         self._shown_since = time.time()
@@ -66,21 +92,30 @@ class Activity:
         self._writing = threading.Lock()
         self._map: mmap.mmap | None = None
         if run is not None:
-            path = run / PROCESSES / f"{name}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b" " * _SIZE)
-            with open(path, "r+b") as file:
+            self._path = run / PROCESSES / f"{name}.json"
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_bytes(b" " * _SIZE)
+            with open(self._path, "r+b") as file:
                 self._map = mmap.mmap(file.fileno(), _SIZE)
             self._show()
 
     @contextmanager
-    def __call__(self, kind: str, detail: str = "") -> Iterator[None]:
-        outer = self._current
-        self._switch((kind, detail))
+    def __call__(self, kind: str, detail: str = "", *, total: int = 0, unit: str = "") -> Iterator[None]:
+        outer, since = self._current, self._shown_since
+        self._switch(Doing(kind, detail, total, unit))
         try:
             yield
         finally:
-            self._switch(outer)
+            self._switch(outer, None if outer == self._between else since)
+
+    def reached(self, done: int) -> None:
+        """So much of the current activity is done. It is a sign of life."""
+        self._current = replace(self._current, done=min(done, self._current.total))
+        self.beat()
+
+    def advance(self, done: int = 1) -> None:
+        """So much more of it is done."""
+        self.reached(self._current.done + done)
 
     def beat(self) -> None:
         """Say that the work goes on: at every step of something long, however short the step."""
@@ -115,24 +150,31 @@ class Activity:
         measured, and not added up."""
         return self._since - self._began
 
-    def _switch(self, to: tuple[str, str]) -> None:
+    def withdraw(self) -> None:
+        """Show nothing any more: there is no such process from now on."""
+        with self._writing:
+            if self._map is not None:
+                self._map = None
+                self._path.unlink(missing_ok=True)
+
+    def _switch(self, to: Doing, since: float | None = None) -> None:
+        """`since`: when the activity began, if this goes back to it."""
         now = time.monotonic()
-        self._seconds[self._current[0]] += now - self._since
+        self._seconds[self._current.kind] += now - self._since
         self._since, self._counted_until = now, time.time()
         if to != self._current:
             self._current = to
-            self._shown_since = time.time()
+            self._shown_since = since or time.time()
             self._show()
         else:
             self.beat()
 
     def _show(self) -> None:
         self._beat = time.monotonic()
-        if self._map is None:
-            return
         with self._writing:  # or a beat of the other thread could bring back what is over
-            doing, detail = self._current
-            record = {"process": self._name, "pid": os.getpid(), "doing": doing, "detail": detail[:_DETAIL]}
+            if self._map is None:
+                return
+            record = {"process": self._name, "pid": os.getpid(), **self._current.record()}
             searched = sum(self._seconds.get(kind, 0.0) for kind in SEARCHING)
             record |= {"searched": round(searched, 6), "counted_until": self._counted_until}
             record |= {"since": self._shown_since, "beat": time.time(), **self._notes}
@@ -145,11 +187,6 @@ def _beat_while_quiet(of: weakref.ref[Activity]) -> None:
             activity.beat()
         del activity
         time.sleep(_BEAT_SECONDS)
-
-
-def doing_text(activity: Mapping[str, Any]) -> str:
-    """What a process says it is doing, on one line: `generate 8 prompts × 16`."""
-    return f"{activity['doing']} {activity['detail']}".strip()
 
 
 def seconds_searched(activity: Mapping[str, Any], now: float) -> float:
@@ -172,6 +209,12 @@ def read_activities(run: Path) -> list[dict[str, Any]]:
     """The last thing each process of a run said it was doing."""
     shown = (_parsed(path.read_bytes()) for path in sorted((run / PROCESSES).glob("*.json")))
     return [activity for activity in shown if activity is not None]
+
+
+def forget_activities(run: Path) -> None:
+    """Before processes of a run are started: what their forerunners did last is no news."""
+    for path in (run / PROCESSES).glob("*.json"):
+        path.unlink(missing_ok=True)
 
 
 class OpenActivities:

@@ -227,10 +227,10 @@ def costs(seconds: float, activity: Activity) -> dict[str, float]:
     return {"step_time": round(seconds, 4), "memory_mb": resident_megabytes(), **time_record(activity)}
 
 
-def resident_megabytes() -> float:
-    """Memory this process holds now; NaN where the system does not tell."""
+def resident_megabytes(pid: int | str = "self") -> float:
+    """Memory that a process holds now; NaN where the system does not tell, or it is gone."""
     try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):
         return math.nan
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)

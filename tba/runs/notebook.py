@@ -19,7 +19,7 @@ def live_panel(renderable: RenderableType, console: Console) -> Live | NotebookP
     """What shows the panel and takes its updates, on a terminal or in a notebook."""
     if console.is_jupyter:
         return NotebookPanel(renderable)
-    return Live(renderable, console=console, refresh_per_second=4, transient=True)
+    return Live(renderable, console=console, refresh_per_second=4, transient=True, vertical_overflow="crop")
 
 
 class NotebookPanel:

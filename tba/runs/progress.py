@@ -40,17 +40,20 @@ class NewRecords:
 class RunProgress:
     """Follows `metrics.jsonl`: each `update` reads the lines that are new."""
 
-    def __init__(self, run: Path, num_steps: int, headline: Headline, *, from_start: bool = False) -> None:
-        """What a resumed run wrote before is passed over, unless it is to be read `from_start`."""
+    def __init__(
+        self, run: Path, num_steps: int, headline: Headline, *, step: int = 0, from_start: bool = False
+    ) -> None:
+        """A resumed run begins at `step`. What it wrote before is passed over, unless it is to be read
+        `from_start`."""
         self.num_steps = num_steps
         self.headline = headline
-        self.step = 0
+        self.step = step
         self.elapsed = 0.0
         self.train: dict[str, Any] = {}
         self.searchers: dict[str, dict[str, Any]] = {}
         self.evals: list[tuple[int, float]] = []
         self.judged_by = headline.metric
-        self.rewards: deque[float] = deque(maxlen=_WINDOW)
+        self._searches: deque[dict[str, Any]] = deque(maxlen=_WINDOW)
         self.num_failed = 0
         self.samples: list[dict[str, Any]] = []
         """The newest responses that the Trainer has shown."""
@@ -67,7 +70,7 @@ class RunProgress:
                 self._take_step(record)
             elif record["kind"] == "search":
                 self.searchers[SearcherName.read(record["source"]).process] = record
-                self.rewards.append(record["reward"])
+                self._searches.append(record)
                 self.num_failed += record["failed"]
             elif record["kind"] == SAMPLES:
                 self.samples = record[SAMPLES]
@@ -87,7 +90,23 @@ class RunProgress:
     @property
     def reward(self) -> float | None:
         """Mean reward of new responses, lately: that of drawn ones depends on what is drawn."""
-        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+        return self.lately("reward")
+
+    @property
+    def rewards(self) -> dict[str, float | None]:
+        """The same of each reward function, by its name."""
+        names = dict.fromkeys(name for r in self._searches for name in r if _is_of_a_function(name))
+        return {name.split("/")[1]: self.lately(name) for name in names}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """That Searchers generate, all together."""
+        return sum(float(record["tokens_per_second"]) for record in self.searchers.values())
+
+    def lately(self, name: str) -> float | None:
+        """Mean of a number in the latest reports of Searchers; None if none of them has it."""
+        values = [record[name] for record in self._searches if record.get(name) is not None]
+        return sum(values) / len(values) if values else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -106,6 +125,10 @@ class RunProgress:
         self.step = record["step"]
         self.train = record
         self._step_times.append((record["step"], record["time"]))
+
+
+def _is_of_a_function(name: str) -> bool:
+    return name.startswith("rewards/") and name.endswith("/mean") and name.count("/") == 2
 
 
 def evaluation_text(record: Mapping[str, Any], headline: Headline) -> str:

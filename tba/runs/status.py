@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,20 +14,12 @@ from tba.learn.checkpoint import list_checkpoints
 from tba.runs.activity import ENDING, JOINING, SILENT_SECONDS, TURN, read_activities, silences
 from tba.runs.alarms import raised
 from tba.runs.metrics import read_metrics
+from tba.runs.phases import doing_text
 from tba.runs.progress import evaluation_text
 from tba.runs.run_config import num_replayed_steps, read_run_config
 from tba.runs.state import State, standing_of
+from tba.runs.terminal import terminal
 from tba.types import TbaError
-
-_WAITING = {
-    "fill": "waits for Searchers: the first groups",
-    "wait": "waits",
-    ENDING: "ends the run",
-    "score": "waits for the reward function",
-    "send": "waits for the Trainer to take groups",
-    JOINING: "starts,",
-    TURN: "waits for its turn",
-}
 
 
 def show_status(run: Path) -> int:
@@ -41,7 +32,7 @@ def show_status(run: Path) -> int:
         raise TbaError(f"{run} has not started any process yet")
     evals = [r for r in records if r["kind"] == "eval"]
     alive = {a["process"]: _is_alive(a["pid"]) for a in activities}
-    console = Console(highlight=False)
+    console = terminal()
     reached = [f"held-out {evaluation_text(e, config.task.headline)} at step {e['step']}" for e in evals[-1:]]
     stands = ", ".join([standing.state, f"step {standing.step} of {standing.num_steps}", *reached])
     console.print(Text.assemble((str(run), "bold"), f": {stands}"), soft_wrap=True)
@@ -62,8 +53,8 @@ def show_status(run: Path) -> int:
 
 
 def _row(activity: dict[str, Any], alive: bool, silent_seconds: float) -> tuple[str, str, str, str, str]:
-    doing = _WAITING.get(activity["doing"], activity["doing"])
-    now = f"{doing} {activity['detail']}".strip() if alive else f"not running (last: {doing})"
+    doing = doing_text(activity)
+    now = doing if alive else f"not running (last: {doing})"
     if alive and silent_seconds > SILENT_SECONDS:
         now += f"; no sign of life for {silent_seconds:.0f} s"
     seconds = f"{time.time() - activity['since']:.1f} s" if alive else ""

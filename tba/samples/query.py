@@ -9,16 +9,6 @@ from typing import Literal
 from tba.types import Steps, TbaError
 
 Order = Literal["newest", "best", "worst"]
-HELP = """
-  RUN              a run of any age: going on, finished or stopped; if left out, the newest one in runs/
-  --best           the responses of highest reward, each to another prompt
-  --worst          the responses of lowest reward
-  --prompt TEXT    responses to one prompt over time: its id, or a text that is in it
-  --step A         responses that the weights of step A made; A-B for a range of steps
-  --num N          how many responses to show (default 4)
-  --full           do not cut long texts
-  --json           one JSON record a line, with all fields and nothing cut
-"""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import Activity
 from tba.samples.bounded import bounded_json
+from tba.runs.wording import counted
 from tba.search.constant_scores import ConstantScores
 from tba.search.reports import Reports
 from tba.tasks.base import Problem
@@ -139,7 +140,7 @@ class HandUp:
         return falls_behind and time.monotonic() - oldest.since > PATIENCE_SECONDS
 
     def _wait_for(self, ids: Sequence[int]) -> None:
-        with self.activity("score", f"rewards of {len(ids)} groups"):
+        with self.activity("score", f"rewards of {counted(len(ids), 'group')}"):
             for id in ids:
                 self._pending[id].ticket.result()
 
@@ -191,7 +192,7 @@ class HandUp:
         self._fruitless = 0
         self.serial += 1
         self.reports.responses.settle(scores, "handed_up")
-        with self.activity("send", "groups to the Trainer"):
+        with self.activity("send"):
             self.groups.send(replace(group, serial=self.serial))
 
     def _group(

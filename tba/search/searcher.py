@@ -12,6 +12,7 @@ from typing import Any
 from tba.channels.base import WeightSubscriber
 from tba.engines.base import Engine, Finished, Request
 from tba.runs.activity import JOINING, Activity
+from tba.runs.wording import counted
 from tba.search.hand_up import HandUp
 from tba.search.prompts import Exploration, Prompts
 from tba.search.reports import Reports
@@ -56,10 +57,12 @@ class Searcher:
         in_flight_updates: bool = False,
         budget: Callable[[Version], int] | None = None,
         evaluate: Callable[[], Mapping[str, Any]] | None = None,
+        evaluated_prompts: int = 0,
         evaluation_period: int = 0,
         skipped: Mapping[str, int] | None = None,
     ) -> None:
-        """`skipped`: how many prompts of the task it leaves out, by the reason, if it is to tell."""
+        """`evaluated_prompts`: how many an evaluation answers. `skipped`: how many prompts of the task it leaves out,
+        by the reason, if it is to tell."""
         self.engine = engine
         self.prompts = prompts
         self.exploration = exploration
@@ -72,6 +75,7 @@ class Searcher:
         self.in_flight_updates = in_flight_updates
         self.budget = budget
         self.evaluate = evaluate
+        self.evaluated_prompts = evaluated_prompts
         self.evaluation_period = evaluation_period
         self.skipped = skipped or {}
         self.evaluated: Version | None = None
@@ -98,7 +102,7 @@ class Searcher:
         """Tell what it leaves out, and wait for the first weights."""
         for why, count in self.skipped.items():
             self.reports.tell("prompts_skipped", count=count, why=why)
-        with self.activity(JOINING, "waits for the first weights"), self.activity.quiet():
+        with self.activity(JOINING), self.activity.quiet():
             self.weights.wait_for_first()
 
     def run_round(self) -> None:
@@ -195,7 +199,7 @@ class Searcher:
             self.engine.submit(Request(self._num_asked, problem.prompt, self.num_responses, temperature))
 
     def _generating(self) -> AbstractContextManager[None]:
-        return self.activity("generate", f"{self.engine.num_running} responses")
+        return self.activity("generate", counted(self.engine.num_running, "response"))
 
     def _collect_something(self) -> list[Finished]:
         """Decode until there is something else to do."""
@@ -237,10 +241,15 @@ class Searcher:
     def _evaluate(self) -> None:
         assert self.evaluate is not None
         self._empty_engine()
-        with self.activity("evaluate", f"version {self.engine.version}"):
+        with self.activity("evaluate", self._which_evaluation(), total=self.evaluated_prompts, unit="prompts"):
             values = self.evaluate()
             self.evaluated = self.engine.version
             self.reports.tell_of_evaluation(self.evaluated, values)
+
+    def _which_evaluation(self) -> str:
+        if self.weights.closed:
+            return "last evaluation"
+        return "first evaluation" if self.evaluated is None else f"evaluation of step {self.engine.version.step}"
 
     def _report(self, *, now: bool = False) -> None:
         self.reports.report(self.engine.version, self._num_unfinished(), self.hand_up.num_pending, now=now)

@@ -13,6 +13,8 @@ import numpy as np
 
 from tba.launch.preflight import check_model
 from tba.rewards.reward_model import RewardModel
+from tba.runs.bars import Work
+from tba.runs.wording import counted
 from tba.supervised.options import ClassifierOptions
 from tba.supervised.shared import (
     Watch,
@@ -34,22 +36,33 @@ Example = tuple[str, float]
 
 
 def run(options: ClassifierOptions) -> dict[str, Any]:
+    with Work() as work:
+        values = _train(options, work)
+    return conclude(options, "classifier", values)
+
+
+def _train(options: ClassifierOptions, work: Work) -> dict[str, Any]:
+    work.begin("checking the input", silently=True)
     options.check_output()
     check_model(options.model)
     train, held_out, num_unlabelled = _examples(options)
     need_trl()
+    work.begin("importing torch and TRL")
     use_cores(options.num_threads)
     from datasets import Dataset
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
+    work.begin("loading the model")
     model, tokenizer = load_classifier(options.model, options.seed)
+    work.begin("encoding examples")
     # One label of this kind means one logit under binary cross-entropy; transformers' default would be regression.
     model.config.problem_type = "multi_label_classification"
     rows = [{"input_ids": tokenizer(text).input_ids, "label": [label]} for text, label in train]
     fitted = fitting(rows, options.max_length, "input_ids")
     if not fitted:
         raise TbaError(f"no text has at most {options.max_length} tokens: raise --max-length")
-    with scratch() as folder, Watch("classifier") as watch:
+    with scratch() as folder:
+        watch = Watch(work, f"training on {counted(len(fitted), 'example')}")
         trainer = Trainer(
             model=model,
             args=TrainingArguments(**trainer_settings(options, folder, len(fitted))),
@@ -59,8 +72,9 @@ def run(options: ClassifierOptions) -> dict[str, Any]:
         )
         quiet(trainer)
         trainer.train()
+        work.begin("saving the model, and measuring it on held-out examples")
         output = save(options, model, tokenizer)
-        values = {
+        return {
             "num_examples": len(fitted),
             "num_unlabelled": num_unlabelled,
             "num_too_long": len(rows) - len(fitted),
@@ -68,7 +82,6 @@ def run(options: ClassifierOptions) -> dict[str, Any]:
             **_measured(RewardModel(str(output), batch_size=options.batch_size), held_out),
             "seconds": watch.seconds,
         }
-    return conclude(options, "classifier", values)
 
 
 def _examples(options: ClassifierOptions) -> tuple[list[Example], list[Example], int]:

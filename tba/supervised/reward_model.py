@@ -13,6 +13,8 @@ from typing import Any
 
 from tba.launch.preflight import check_model
 from tba.rewards.reward_model import RewardModel, encode_scored
+from tba.runs.bars import Work
+from tba.runs.wording import counted
 from tba.supervised.options import RewardModelOptions
 from tba.supervised.shared import (
     Watch,
@@ -32,6 +34,13 @@ from tba.types import TbaError
 
 
 def run(options: RewardModelOptions) -> dict[str, Any]:
+    with Work() as work:
+        values = _train(options, work)
+    return conclude(options, "reward-model", values)
+
+
+def _train(options: RewardModelOptions, work: Work) -> dict[str, Any]:
+    work.begin("checking the input", silently=True)
     options.check_output()
     check_model(options.model)
     # Who is held out is decided here, by prompt; the task's own split by rows would tear pairs of one prompt apart.
@@ -39,13 +48,16 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
     for number, problem in enumerate(settings.load(not_encoded).train, 1):
         _check_pair(problem, f"pair {number} ({problem.prompt.id})")
     need_trl()
+    work.begin("importing torch and TRL")
     use_cores(options.num_threads)
     from datasets import Dataset
     from trl import RewardConfig, RewardTrainer
 
     from tba.tasks.encoding import encoder
 
+    work.begin("loading the model")
     model, tokenizer = load_classifier(options.model, options.seed)
+    work.begin("encoding pairs")
     task = settings.load(encoder(tokenizer))
     train, held_out = split_pairs(task.train, options.fold, options.held_out)
     train = train[: options.num_examples]
@@ -65,7 +77,8 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
     fitted = fitting(rows, options.max_length, "chosen_ids", "rejected_ids")
     if not fitted:
         raise TbaError(f"no pair has at most {options.max_length} tokens: raise --max-length")
-    with scratch() as folder, Watch(f"reward model, fold {options.fold}") as watch:
+    with scratch() as folder:
+        watch = Watch(work, f"training on {counted(len(fitted), 'pair')} of fold {options.fold}")
         trainer = RewardTrainer(
             model=model,
             args=RewardConfig(
@@ -81,8 +94,9 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
         )
         quiet(trainer)
         trainer.train()
+        work.begin("saving the model, and measuring it on held-out pairs")
         output = save(options, model, tokenizer)
-        values = {
+        return {
             "num_pairs": len(fitted),
             "num_prompts": len({prompt_key(problem) for problem in train}),
             "num_too_long": len(rows) - len(fitted),
@@ -90,7 +104,6 @@ def run(options: RewardModelOptions) -> dict[str, Any]:
             **_measured(RewardModel(str(output), batch_size=options.batch_size), held_out, options),
             "seconds": watch.seconds,
         }
-    return conclude(options, "reward-model", values)
 
 
 def split_pairs(problems: Sequence[Problem], fold: str, held_out: float) -> tuple[list[Problem], list[Problem]]:

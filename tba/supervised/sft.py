@@ -11,6 +11,8 @@ from typing import Any
 
 from tba.launch.preflight import check_model
 from tba.policy.names import read_chat_template
+from tba.runs.bars import Work
+from tba.runs.wording import counted
 from tba.supervised.options import SftOptions
 from tba.supervised.shared import (
     Watch,
@@ -28,12 +30,20 @@ from tba.types import TbaError
 
 
 def run(options: SftOptions) -> dict[str, Any]:
+    with Work() as work:
+        values = _train(options, work)
+    return conclude(options, "sft", values)
+
+
+def _train(options: SftOptions, work: Work) -> dict[str, Any]:
+    work.begin("checking the input", silently=True)
     options.check_output()
     check_model(options.model)
     if options.chat_template is not None:
         read_chat_template(options.chat_template)
     _check_demonstrations(options.task.load(not_encoded).train)
     need_trl()
+    work.begin("importing torch and TRL")
     use_cores(options.num_threads)
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -44,6 +54,7 @@ def run(options: SftOptions) -> dict[str, Any]:
     tokenizer = load_tokenizer(options.model, chat_template=options.chat_template)
     if tokenizer.eos_token_id is None:
         raise TbaError(f"the tokenizer of {options.model!r} has no end-of-sequence token: a response could not end")
+    work.begin("encoding examples")
     task = options.task.load(encoder(tokenizer, options.chat_template_kwargs))
     examples = [_example(p, tokenizer) for p in task.train if p.demonstration]
     train = fitting(examples, options.max_length, "input_ids")[: options.num_examples]
@@ -51,8 +62,10 @@ def run(options: SftOptions) -> dict[str, Any]:
         raise TbaError(f"no example has at most {options.max_length} tokens: raise --max-length")
     held_out = [_example(p, tokenizer) for p in task.held_out if p.demonstration]
     held_out = fitting(held_out, options.max_length, "input_ids")[: options.num_eval]
+    work.begin("loading the model")
     model = load_model(options.model, attention="padded")
-    with scratch() as folder, Watch(f"sft on {task.name}") as watch:
+    with scratch() as folder:
+        watch = Watch(work, f"training on {counted(len(train), 'example')}")
         trainer = SFTTrainer(
             model=model,
             args=SFTConfig(
@@ -74,11 +87,13 @@ def run(options: SftOptions) -> dict[str, Any]:
             **watch.losses_values(),
         }
         if held_out:
+            work.begin(f"measuring the loss on {counted(len(held_out), 'held-out example')}")
             measured = trainer.evaluate(Dataset.from_list(held_out))
             values |= {"held_out_loss": measured["eval_loss"], "num_held_out": len(held_out)}
         values["seconds"] = watch.seconds
+    work.begin("saving the model")
     save(options, model, tokenizer)
-    return conclude(options, "sft", values)
+    return values
 
 
 def _check_demonstrations(problems: Sequence[Problem]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -11,17 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import xxhash
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from tba.extras import install_hint
 from tba.launch.processes import use_threads
-from tba.runs.bars import progress_bar
+from tba.runs.bars import Work
+from tba.runs.terminal import terminal
 from tba.supervised.options import Options
 from tba.types import TbaError
 
@@ -44,6 +43,7 @@ def use_cores(num_threads: int) -> None:
     """Before torch is imported, which reads the number of threads once."""
     # Neither TRL nor accelerate may ask for a network or a tracker.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    without_scares()
     use_threads(num_threads)
 
 
@@ -89,23 +89,13 @@ def share_of(key: str, salt: str) -> float:
 
 
 class Watch:
-    """A bar with the loss, or plain lines where there is no terminal; and the losses for the summary."""
+    """Follows a trainer of TRL or transformers: the steps it has made, the loss, and the losses for the summary."""
 
-    def __init__(self, title: str) -> None:
-        self._bar = progress_bar()
-        self._task = self._bar.add_task(title, total=None)
-        self._title = title
+    def __init__(self, work: Work, what: str) -> None:
+        self._work = work
         self._started = time.monotonic()
         self.losses: list[float] = []
-
-    def __enter__(self) -> Watch:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        work.begin(what, unit="steps")
 
     @property
     def seconds(self) -> float:
@@ -117,28 +107,32 @@ class Watch:
         watch = self
 
         class Follow(TrainerCallback):
-            def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-                watch._bar.update(watch._task, completed=state.global_step, total=state.max_steps)
-
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
                 if logs and "loss" in logs:
                     watch.losses.append(float(logs["loss"]))
-                    watch._show(state.global_step, state.max_steps)
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+                loss = f"loss {watch.losses[-1]:.3f}" if watch.losses else ""
+                watch._work.reached(state.global_step, loss, state.max_steps)
 
         return Follow()
-
-    def _show(self, step: int, num_steps: int) -> None:
-        text = f"{self._title}: loss {self.losses[-1]:.3f}"
-        self._bar.update(self._task, description=text)
-        if not self._bar.console.is_terminal:
-            self._bar.console.print(f"{text}, step {step}/{num_steps}, {self.seconds:.0f} s", highlight=False)
 
     def losses_values(self) -> dict[str, float]:
         return {"loss_first": self.losses[0], "loss_last": self.losses[-1]} if self.losses else {}
 
 
+def without_scares() -> None:
+    """transformers warns of texts that are longer than a model's context as soon as they are encoded. Here they are
+    counted and left out, so the warning would only frighten."""
+    logging.getLogger("transformers.tokenization_utils_base").addFilter(_is_no_scare)
+
+
+def _is_no_scare(record: logging.LogRecord) -> bool:
+    return "will result in indexing errors" not in record.getMessage()
+
+
 def quiet(trainer: Any) -> None:
-    """Take out the callbacks that print: the bar says it all."""
+    """Take out the callbacks that print: the phases say it all."""
     from transformers import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)
@@ -194,10 +188,12 @@ def conclude(options: Options, command: str, values: dict[str, Any]) -> dict[str
     output = Path(options.output)
     summary = {"command": command, **values, "options": options.model_dump(mode="json")}
     (output / SUMMARY).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    table = Table(title=Text(f"{command}: {output}", style="table.title"), title_justify="left", show_header=False)
+    console = terminal()
+    console.print(f"{command}: {output}", style="italic", soft_wrap=True)
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name, value in values.items():
         table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
-    Console(highlight=False).print(table)
+    console.print(table)
     return summary

@@ -21,6 +21,7 @@ from tba.sweep.settings import PlannedRun
 from tba.types import TbaError
 
 CONFIGS, LOGS = "configs", "logs"
+_LOOK_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -46,15 +47,22 @@ class Ended:
     """The last thing that it said, if it failed."""
 
 
-def run_all(runs: Sequence[PlannedRun], parallel: int, ended: Callable[[Ended], None]) -> None:
-    """Run them in order, so many at a time, and tell of each as it ends. Ctrl-C stops those that are going on."""
+def run_all(
+    runs: Sequence[PlannedRun],
+    parallel: int,
+    ended: Callable[[Ended], None],
+    going_on: Callable[[Sequence[PlannedRun]], None],
+) -> None:
+    """Run them in order, so many at a time; tell of each as it ends, and every second of those that are going on.
+    Ctrl-C stops these."""
     waiting, going = list(runs), dict[int, Child]()
     with _stopped_in_order(going):
         while waiting or going:
             while waiting and len(going) < parallel:
                 child = _start(waiting.pop(0))
                 going[child.handle] = child
-            for handle in wait(list(going)):
+            going_on([child.run for child in going.values()])
+            for handle in wait(list(going), _LOOK_SECONDS):
                 assert isinstance(handle, int)
                 child = going.pop(handle)
                 os.close(handle)

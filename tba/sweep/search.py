@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tba.launch.preflight import check
+from tba.runs.activity import read_activities
+from tba.runs.bars import Work
 from tba.runs.folder import locked
+from tba.runs.phases import doing_text
+from tba.runs.progress import RunProgress
+from tba.runs.terminal import terminal
 from tba.sweep.arms import shown
 from tba.sweep.children import Ended, check_same_settings, run_all
 from tba.sweep.elimination import Stopped, hopeless
@@ -29,7 +33,7 @@ def run_sweep(path: Path, *, dry_run: bool = False) -> int:
     sweep = read_sweep(path)
     for run in sweep.runs.values():
         check_same_settings(run)
-    console = Console(highlight=False)
+    console = terminal()
     for note in sweep.notes:
         console.print(note, markup=False, soft_wrap=True)
     if dry_run:
@@ -42,8 +46,9 @@ def run_sweep(path: Path, *, dry_run: bool = False) -> int:
     except OSError as error:
         raise TbaError(f"cannot make {sweep.folder}: {error.strerror}; choose another sweep.root") from None
     with locked(sweep.folder):
-        search = Search(sweep, console)
-        search.run()
+        with Work(console) as work:
+            search = Search(sweep, work)
+            search.run()
         report(sweep, search.results, search.stopped, path, console)
     return 1 if any(r.value is None for r in search.results) else 0
 
@@ -51,10 +56,13 @@ def run_sweep(path: Path, *, dry_run: bool = False) -> int:
 class Search:
     """The rounds of a sweep, one for each seed."""
 
-    def __init__(self, sweep: Sweep, console: Console) -> None:
+    def __init__(self, sweep: Sweep, work: Work) -> None:
         self._sweep = sweep
-        self._console = console
+        self._work = work
+        self._followed: dict[str, RunProgress] = {}
         self._record = Record(sweep.folder)
+        self._num_ended = 0
+        """Of the round."""
         self._results: dict[tuple[str, int], Result] = {}
         self.stopped: dict[str, Stopped] = {}
 
@@ -79,9 +87,28 @@ class Search:
         finished = [run for run in runs if is_finished(run)]
         for run in finished:
             self._keep(result_of(run, self._sweep.settings), run, "found")
-        run_all([run for run in runs if run not in finished], self._sweep.settings.parallel, self._ended)
+        self._work.begin(f"seed {seed}", len(runs), "runs", silently=True)
+        self._num_ended = len(finished)
+        waiting = [run for run in runs if run not in finished]
+        run_all(waiting, self._sweep.settings.parallel, self._ended, self._going_on)
+
+    def _going_on(self, runs: Sequence[PlannedRun]) -> None:
+        self._work.reached(self._num_ended, ", ".join(map(self._where, runs)))
+
+    def _where(self, run: PlannedRun) -> str:
+        """The step that a run is at, or what it does before the first."""
+        if run.name not in self._followed:
+            steps, headline = run.config.trainer.num_steps, run.config.task.headline
+            self._followed[run.name] = RunProgress(run.folder, steps, headline, from_start=True)
+        progress = self._followed[run.name]
+        progress.update()
+        if progress.step:
+            return f"{run.name} at step {progress.step}/{progress.num_steps}"
+        doing = ", ".join(dict.fromkeys(map(doing_text, read_activities(run.folder))))
+        return f"{run.name} {doing or 'starting'}"
 
     def _ended(self, ended: Ended) -> None:
+        self._num_ended += 1
         if ended.code == 130:
             raise KeyboardInterrupt  # somebody has stopped the run itself, in order
         if ended.code == 0 and is_finished(ended.run):
@@ -98,7 +125,7 @@ class Search:
         self._tell(f"{count} {how} {run.name}: {came_to}, {result.seconds:.0f} s")
 
     def _tell(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+        self._work.say(line)
 
 
 def plan_table(sweep: Sweep) -> Table:

@@ -90,7 +90,7 @@ def test_a_searcher_that_hangs_in_the_last_evaluation_does_not_hold_up_the_end(t
         output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output
     [stuck] = events(run, "process_stuck")
-    assert (stuck["process"], stuck["doing"].split()[0]) == ("searcher-0", "evaluate")
+    assert (stuck["process"], stuck["doing"].split()[0]) == ("searcher-0", "last")
     assert [r["searcher"] for r in events(run, "searcher_lost")] == [0]
     assert events(run, "searcher_restarted") == []
     assert json.loads((run / "summary.json").read_text())["steps"] == 4

@@ -14,7 +14,7 @@ PRELOADED = "wave"  # stands for torch: nothing else imports it
 
 
 def child(path: str) -> None:
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ignored = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     seen = {"forked": PRELOADED in sys.modules, "threads": os.environ["OMP_NUM_THREADS"], "ignored": ignored}
     Path(path).write_text(json.dumps(seen), "utf-8")
 

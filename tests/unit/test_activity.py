@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tba.runs import activity as activity_module
-from tba.runs.activity import PROCESSES, Activity, OpenActivities, doing_text, read_activities, silences
+from tba.runs.activity import PROCESSES, Activity, OpenActivities, read_activities, silences
+from tba.runs.phases import doing_text
 
 
 class Clock:
@@ -171,7 +172,7 @@ def test_records_of_a_run_without_beats_can_be_read(tmp_path: Path, clock: Clock
     (tmp_path / PROCESSES / "trainer.json").write_text(json.dumps(record), "utf-8")
     [shown] = read_activities(tmp_path)
     assert silences([shown]) == {"trainer": 100}
-    assert doing_text(shown) == "compute step 3"
+    assert doing_text(shown) == "training step 3"
 
 
 def test_those_who_take_turns_in_one_process_are_silent_together(clock: Clock) -> None:

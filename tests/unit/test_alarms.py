@@ -17,8 +17,9 @@ from tba.config.settings import Config
 from tba.runs.activity import Activity
 from tba.runs.alarm_measures import KL_REPORTS, OVERLAP_STEPS, USUAL_GAP, WARM_UP_STEPS, Known
 from tba.runs.alarms import ALARM, ALARM_CLEARED, RULES, Alarms, Rule, raised
-from tba.runs.display import panel, told
+from tba.runs.display import told
 from tba.runs.metrics import Metrics, read_metrics
+from tba.runs.panel import panel
 from tba.runs.progress import RunProgress
 from tba.runs.run_config import write_run_config
 from tba.runs.status import show_status

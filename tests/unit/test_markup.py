@@ -16,7 +16,7 @@ from tba.launch.evaluation_tables import breakdown_table, values_table
 from tba.runs.activity import Activity
 from tba.runs.compare import show_comparison
 from tba.runs.display import Display, told
-from tba.runs.end_table import end_table
+from tba.runs.end_table import end_lines, end_table
 from tba.runs.run_config import write_run_config
 from tba.runs.status import show_status
 from tba.runs.summary import summarise
@@ -50,12 +50,13 @@ def test_the_end_of_a_run_says_how_to_resume_it(run: Path, capsys: pytest.Captur
     assert f"tba train --resume {run}\n" in shown
 
 
-def test_the_table_at_the_end_shows_the_path(run: Path) -> None:
+def test_the_lines_at_the_end_show_the_path(run: Path) -> None:
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(end_table(json.loads((run / "summary.json").read_text()), run, TaskSettings.headline))
+    console.print(end_table(json.loads((run / "summary.json").read_text()), TaskSettings.headline))
+    console.print(*end_lines(run, TaskSettings.headline), sep="\n", soft_wrap=True)
     shown = console.export_text()
     assert f"tba eval {shlex.quote(str(run))} " in shown
-    assert f"tensorboard --logdir {shlex.quote(str(run))} " in shown
+    assert f"tensorboard --logdir {shlex.quote(str(run))}\n" in shown
     assert shown.count(str(run)) == 4
 
 
@@ -85,7 +86,7 @@ def test_events_are_told_as_they_are(run: Path) -> None:
     assert f"prompts skipped: why [/] {run}\n" in console.export_text()
 
 
-def test_an_evaluation_names_its_model_and_its_parts(run: Path) -> None:
+def test_an_evaluation_names_its_parts(run: Path) -> None:
     values = {"accuracy": 0.5, f"accuracy/level={run}": 0.5, f"accuracy/level={run}_n": 2}
     console = Console(width=300, record=True, file=io.StringIO())
     console.print(values_table(f"{run}/checkpoints/step-000001/model on x", values), breakdown_table(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from tba.config.settings import Config, parse_config
 from tba.config.training import USUAL_PASS
 from tba.launch import memory
 from tba.launch.local import _exit_of
-from tba.launch.memory import SHARE, choose, free_memory, resident_bytes, settle_memory
+from tba.launch.memory import SHARE, choose, free_memory, settle_memory
 from tba.launch.memory_estimate import Shape, activations_per_token, estimate, shape_of
 from tba.policy import recompute
 from tba.policy.attention import SHARED_PROMPT
 from tba.policy.policy import Policy
-from tba.runs.metrics import read_metrics
+from tba.runs.metrics import read_metrics, resident_megabytes
 from tba.runs.run_config import read_run_config, write_run_config
 from tba.testing import save_tiny_model
 from tba.types import TbaError
@@ -218,4 +219,4 @@ def test_a_process_that_was_killed_is_told_with_what_it_held(tmp_path: Path) -> 
 
 
 def test_memory_of_a_process_that_is_gone_is_unknown() -> None:
-    assert resident_bytes(None) is None
+    assert math.isnan(resident_megabytes(0))

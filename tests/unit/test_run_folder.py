@@ -281,7 +281,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Runs that would be launched, by their settings. Each must be held."""
     found: list[Config] = []
 
-    def launch(config: Config, run: Path, checkpoint: object, notes: object, callbacks: object) -> api.Result:
+    def launch(config: Config, run: Path, *others: object) -> api.Result:
         assert "is being run" in fault(lambda: locked(run).__enter__())
         assert read_run_config(run) == config
         found.append(config)

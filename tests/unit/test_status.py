@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import time
 from pathlib import Path
 
@@ -41,11 +42,10 @@ def test_status_names_a_silent_process(run: Path, capsys: pytest.CaptureFixture[
 
 def test_the_display_names_a_silent_process(run: Path) -> None:
     display = Display(Config.embedded(run={"display": "none"}), run)
-    [line] = display._silent()
-    assert "searcher-0: no sign of life for 3600 s (generate)" in line.plain
+    display.follow(run)
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(display._panel())
-    assert line.plain in console.export_text()
+    assert "searcher-0: no sign of life for 3600 s (generating)" in console.export_text()
 
 
 class Broken(io.StringIO):
@@ -57,7 +57,7 @@ class Broken(io.StringIO):
 
 def test_a_terminal_that_goes_away_does_not_end_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Printing ends with the first line that fails; what runs meanwhile, and the end, do not hear of it."""
-    monkeypatch.setattr("tba.runs.display._PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("tba.runs.plain_lines.EVERY", ((math.inf, 0.0),))
     monkeypatch.setattr("tba.runs.display._TICK_SECONDS", 0.001)
     with Display(Config.embedded(run={"display": "plain"}), run) as display:
         display._console = Console(file=Broken())

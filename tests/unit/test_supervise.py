@@ -242,8 +242,13 @@ def test_a_stuck_searcher_is_told_killed_and_replaced(tmp_path: Path) -> None:
     assert workers.started[-1] == "searcher-0.1"
     stuck, restarted = events(tmp_path)
     assert stuck["event"] == "process_stuck"
-    assert (stuck["process"], stuck["searcher"], stuck["doing"], stuck["seconds"]) == ("searcher-0", 0, "generate", 10)
-    assert restarted["why"] == "gave no sign of life for 10 s (generate) and was killed"
+    assert (stuck["process"], stuck["searcher"], stuck["doing"], stuck["seconds"]) == (
+        "searcher-0",
+        0,
+        "generating",
+        10,
+    )
+    assert restarted["why"] == "gave no sign of life for 10 s (generating) and was killed"
     assert MEMORY not in restarted["why"], "we know who killed it"
 
 

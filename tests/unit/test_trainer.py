@@ -163,7 +163,7 @@ def test_that_no_new_groups_come_is_told_once_until_one_comes(
             trainer.advance()
     assert told_steps(run) == told
     messages = [r["message"] for r in read_metrics(run) if r.get("event") == "no_new_groups"]
-    assert all("searcher-0: generate 8 prompts × 16" in message for message in messages)
+    assert all("searcher-0: generating 8 prompts × 16" in message for message in messages)
 
 
 class NeverHungUp(InlineGroups):
