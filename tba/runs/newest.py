@@ -13,7 +13,7 @@ def newest_run(root: Path) -> Path:
     """The run that wrote something last. TbaError if there is none."""
     runs = [path.parent for path in root.glob(f"*/{CONFIG}")]
     if not runs:
-        raise TbaError(f"there is no run in {root}: name one")
+        raise TbaError(f"there is no run in {root} yet: name one, or make one with tba train")
     return max(runs, key=_last_written)
 
 
