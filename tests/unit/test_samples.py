@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +212,13 @@ def test_json_has_one_record_a_line_with_nothing_cut(run: Recorded, capsys: pyte
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["response"] for line in lines] == [hostile, "r 5.0"]
     assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out(run: Recorded) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "tba.cli", "samples", str(run.run), "--num", "1"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "\\u2500\\u2500 response 8 \\xb7 prompt a" in shown
 
 
 @pytest.mark.parametrize(
