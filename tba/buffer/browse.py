@@ -9,9 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tba.buffer.log_files import LogFile, in_order, read_rows, row_counts
+
+GROUP = ("merge", "source", "serial")
+"""The columns that name a group. Rows of a group lie together."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,21 @@ def pieces_of(log: Path) -> list[Piece]:
     others: that is a TbaError, after which one begins anew."""
     found = [file for path in log.glob("*.parquet") if (file := LogFile.parse(path.name))]
     return list(_pieces([log / file.name for file in in_order(found, log)[0]]))
+
+
+def holding(pieces: Sequence[Piece], numbers: Sequence[int]) -> Iterator[tuple[Piece, NDArray[np.int64]]]:
+    """The pieces that hold rows of these numbers, each with the numbers that it holds."""
+    asked = np.array(numbers, np.int64)
+    places = np.searchsorted([piece.first_row for piece in pieces], asked, side="right") - 1
+    for place in np.unique(places).tolist():
+        yield pieces[place], asked[places == place]
+
+
+def group_numbers(table: pa.Table) -> NDArray[np.int64]:
+    """For each row of a table with the columns of `GROUP`, how many groups begin up to it."""
+    keys = [table[name].to_numpy(zero_copy_only=False) for name in GROUP]
+    begins = np.append(True, np.any([key[1:] != key[:-1] for key in keys], axis=0))
+    return np.cumsum(begins)
 
 
 def _pieces(paths: Sequence[Path]) -> Iterator[Piece]:

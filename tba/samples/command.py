@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -24,4 +26,7 @@ def show_samples(run: Path, query: Query, *, full: bool = False, as_json: bool =
         for sample in found.samples:
             print(json.dumps(sample.record()))
         return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What models write need not fit the terminal's encoding. Then it is written out, as control characters are.
+        sys.stdout.reconfigure(errors="backslashreplace")
     show(Console(highlight=False), str(run), found, query, full=full)

@@ -6,16 +6,15 @@ that were chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from tba.buffer.browse import Piece, pieces_of
+from tba.buffer.browse import GROUP, Piece, group_numbers, holding, pieces_of
 from tba.samples.load import load
 from tba.samples.prompts import matching
 from tba.samples.query import Query
@@ -26,8 +25,8 @@ _MAX_LOOKS = 3
 """How often the log is looked through from the start: its files may be joined while they are read."""
 _TEXTS_AT_ONCE = 64
 _MAX_TEXTS = 4096
-"""Responses that are read to find some that differ."""
-_NARROW = ("merge", "source", "serial", "prompt_id", "epoch", "version", "reward")
+"""Responses that are read to find a few that differ."""
+_NARROW = (*GROUP, "prompt_id", "epoch", "version", "reward")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _find(run: Path, log: Path, query: Query) -> Found:
 
 def _rows_of(piece: Piece, query: Query, prompt_id: str | None = None) -> Rows:
     table = piece.read(_NARROW)
-    groups = _group_numbers(table)
+    groups = group_numbers(table)
     prompt_ids = table["prompt_id"].to_numpy(zero_copy_only=False)
     wanted = np.ones(table.num_rows, np.bool_) if prompt_id is None else prompt_ids == prompt_id
     steps = table["version"].to_numpy()
@@ -111,12 +110,6 @@ def _rows_of(piece: Piece, query: Query, prompt_id: str | None = None) -> Rows:
         steps[here],
         np.diff(groups[here], prepend=-1) != 0,
     )
-
-
-def _group_numbers(table: pa.Table) -> NDArray[np.int64]:
-    """For each row, how many groups begin up to it."""
-    keys = [table[name].to_numpy(zero_copy_only=False) for name in ("merge", "source", "serial")]
-    return np.cumsum(np.append(True, np.any([key[1:] != key[:-1] for key in keys], axis=0)))[: table.num_rows]
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
@@ -161,34 +154,33 @@ def _extreme(pieces: Sequence[Piece], rows: Rows, query: Query) -> list[int]:
     others = np.setdiff1d(np.arange(len(order)), firsts)
     numbers = _distinct(pieces, rows.numbers[order[firsts]], query.num)
     numbers += _distinct(pieces, rows.numbers[order[others]], query.num - len(numbers), taken=numbers)
-    place_of = {int(number): place for place, number in enumerate(rows.numbers[order].tolist())}
+    place_of = {number: place for place, number in enumerate(rows.numbers[order].tolist())}
     return sorted(numbers, key=place_of.__getitem__)
 
 
 def _distinct(pieces: Sequence[Piece], numbers: NDArray[np.int64], num: int, taken: Sequence[int] = ()) -> list[int]:
-    """The first rows of these, as many as asked for, whose prompts and responses are not those of another."""
-    seen = set(texts_of(pieces, taken))
+    """The first rows of these, as many as asked for, whose prompts and responses are not those of another. More and
+    more rows are read at a time, up to a limit: late in a run nearly all responses may be the same."""
+    seen = set(_texts_of(pieces, taken))
     found: list[int] = []
-    for start in range(0, min(len(numbers), _MAX_TEXTS), _TEXTS_AT_ONCE):
-        if len(found) >= num:
-            break
-        part = numbers[start : start + _TEXTS_AT_ONCE].tolist()
-        for number, text in zip(part, texts_of(pieces, part), strict=True):
+    start, at_once = 0, max(_TEXTS_AT_ONCE, 2 * num)
+    while len(found) < num and start < min(len(numbers), max(_MAX_TEXTS, 16 * num)):
+        part = numbers[start : start + at_once].tolist()
+        for number, text in zip(part, _texts_of(pieces, part), strict=True):
             if text not in seen and len(found) < num:
                 seen.add(text)
                 found.append(number)
+        start, at_once = start + at_once, 4 * at_once
     return found
 
 
-def texts_of(pieces: Sequence[Piece], numbers: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _texts_of(pieces: Sequence[Piece], numbers: Sequence[int]) -> list[tuple[str, str]]:
     """(prompt's id, response) of each row."""
     found: dict[int, tuple[str, str]] = {}
-    for piece in pieces:
-        here = [number for number in numbers if 0 <= number - piece.first_row < piece.num_rows]
-        if here:
-            table = piece.read(("prompt_id", "response")).take([number - piece.first_row for number in here])
-            found.update(zip(here, zip(*table.to_pydict().values(), strict=True), strict=True))
-    return (found[number] for number in numbers)
+    for piece, here in holding(pieces, numbers):
+        table = piece.read(("prompt_id", "response")).take(here - piece.first_row)
+        found.update(zip(here.tolist(), zip(*table.to_pydict().values(), strict=True), strict=True))
+    return [found[number] for number in numbers]
 
 
 def _overview(pieces: Sequence[Piece]) -> Overview:

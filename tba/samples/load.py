@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tba.buffer.browse import Piece
+from tba.buffer.browse import GROUP, Piece, group_numbers, holding
 from tba.buffer.draws import times_drawn
 from tba.learn.epochs import Epochs
 from tba.samples.sample import GroupRewards, LoggedSample, Sample, loaded, named_parts
 from tba.types import Version
 
-_GROUP = ("merge", "source", "serial", "reward")
 _COLUMNS = (
     *("prompt_id", "prompt", "messages", "response", "token_versions", "epoch", "version", "reward", "reward_parts"),
     *("reward_names", "columns", "notes", "finished", "on_policy", "source", "merged_epoch", "merged_step"),
@@ -21,7 +20,7 @@ _COLUMNS = (
 
 def load(run: Path, pieces: Sequence[Piece], numbers: Sequence[int]) -> list[LoggedSample]:
     """The rows of these numbers, in this order."""
-    found = {number: (row, group) for piece in pieces for number, row, group in _read(piece, numbers)}
+    found = {number: (row, group) for number, row, group in _read(pieces, numbers)}
     merged = [_merged_at(found[number][0]) for number in numbers]
     epochs = Epochs.read(run)
     # A row is drawn by later steps than the one it came in at. Steps of earlier epochs were made again.
@@ -38,20 +37,16 @@ def load(run: Path, pieces: Sequence[Piece], numbers: Sequence[int]) -> list[Log
     return samples
 
 
-def _read(piece: Piece, numbers: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any], GroupRewards]]:
-    here = [number for number in numbers if 0 <= number - piece.first_row < piece.num_rows]
-    if not here:
-        return
-    rows = piece.read(_COLUMNS).take([number - piece.first_row for number in here]).to_pylist()
-    keys = piece.read(_GROUP).to_pydict()
-    groups = list(zip(*(keys[name] for name in _GROUP[:-1]), strict=True))
-    for number, row in zip(here, rows, strict=True):
-        mine = groups[number - piece.first_row]
-        yield (
-            number,
-            row,
-            GroupRewards.of([x for x, group in zip(keys["reward"], groups, strict=True) if group == mine]),
-        )
+def _read(pieces: Sequence[Piece], numbers: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any], GroupRewards]]:
+    """The number, the columns and the group's rewards of each row, in the order of the log's pieces."""
+    for piece, here in holding(pieces, numbers):
+        places = here - piece.first_row
+        narrow = piece.read((*GROUP, "reward"))
+        groups, rewards = group_numbers(narrow), narrow["reward"].to_numpy()
+        of_group = {group: GroupRewards.of(rewards[groups == group].tolist()) for group in set(groups[places].tolist())}
+        rows = piece.read(_COLUMNS).take(places).to_pylist()
+        for number, row, group in zip(here.tolist(), rows, groups[places].tolist(), strict=True):
+            yield number, row, of_group[group]
 
 
 def _sample(row: Mapping[str, Any], group: GroupRewards) -> Sample:

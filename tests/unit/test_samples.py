@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,9 @@ from tba.buffer import browse
 from tba.buffer.draws import DrawLog
 from tba.buffer.log import RolloutLog
 from tba.cli import main
+from tba.config.settings import Config
 from tba.learn.epochs import Epochs
+from tba.runs.run_config import write_run_config
 from tba.samples.find import Found, find
 from tba.samples.query import Query
 from tba.testing import make_group
@@ -210,6 +214,13 @@ def test_json_has_one_record_a_line_with_nothing_cut(run: Recorded, capsys: pyte
     assert all(line.isascii() and line.isprintable() for line in lines)
 
 
+def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out(run: Recorded) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "tba.cli", "samples", str(run.run), "--num", "1"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "\\u2500\\u2500 response 8 \\xb7 prompt a" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -219,7 +230,7 @@ def test_json_has_one_record_a_line_with_nothing_cut(run: Recorded, capsys: pyte
         (["--newest"], "unexpected argument '--newest': tba samples --help lists what there is"),
         (["--prompt"], "--prompt needs a value"),
         (["nowhere"], "there is no run at nowhere"),
-        ([], "there is no run in runs: name one"),
+        ([], "there is no run in runs yet: name one, or make one with tba train"),
     ],
 )
 def test_what_is_asked_for_wrongly_is_told_in_one_line(
@@ -237,8 +248,8 @@ def test_without_a_name_it_is_the_newest_run(
     for number, name in enumerate(["new", "old"]):
         recorded = Recorded(tmp_path / "runs" / name)
         recorded.merge((f"prompt of {name}", [0.0, 1.0]))
-        (recorded.run / "config.toml").touch()
-        for file in ("config.toml", "metrics.jsonl"):
+        write_run_config(recorded.run, Config.embedded())
+        for file in (".lock", "metrics.jsonl", "config.toml"):
             (recorded.run / file).touch()
             os.utime(recorded.run / file, (1_000 - number, 1_000 - number))
     assert main(["samples", "--json"]) == 0
