@@ -24,7 +24,7 @@ def end_table(summary: dict[str, Any], headline: Headline) -> Table:
     for number, row in enumerate(row for row in summary_rows(headline) if row.at_end):
         text = row.text(summary)
         if text is not None:
-            table.add_row(row.label, _with_result_in_green(text) if number == 0 else text)
+            table.add_row(Text(row.label), _with_result_in_green(text) if number == 0 else Text(text))
     return table
 
 

@@ -50,9 +50,9 @@ def _table(rows: Sequence[Row]) -> Table:
     table.add_column("task, model", overflow="fold")
     table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
-    table.add_column(f"held-out {one_metric}".rstrip(), no_wrap=True)
-    for name in ("started", "took", "size"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(printable(f"held-out {one_metric}".rstrip()), no_wrap=True)
+    for head in ("started", "took", "size"):
+        table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         if isinstance(row, RunRow):
             table.add_row(*_run_cells(row, with_metric=not one_metric))
