@@ -97,7 +97,7 @@ WITHOUT_EQUAL: dict[str, str] = {
     "deepspeed": "a model is trained on one device, which model.device names",
     "fsdp": "a model is trained on one device, which model.device names",
     "tensor_model_parallel_size": "a model is on one device, which engine.device names for each Searcher",
-    "gpu_memory_utilization": "trainer.micro_batch_tokens and searcher.prompts_per_batch decide the memory that is taken",
+    "gpu_memory_utilization": "trainer.micro_batch_tokens and searcher.prompts_per_batch decide what memory is taken",
     "num_iterations_per_batch": "trainer.sync_period and the replay buffer decide how often data are used",
     "epsilon": 'trajectory balance needs no clipping; objective.kind = "grpo" has it (`tba train --help grpo`)',
     "clip_ratio": 'trajectory balance needs no clipping; objective.kind = "grpo" has it (`tba train --help grpo`)',
