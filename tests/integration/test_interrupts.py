@@ -182,3 +182,20 @@ def test_the_second_ctrl_c_ends_a_run_without_a_checkpoint(tmp_path: Path) -> No
     assert process.returncode == 130
     assert "Traceback" not in output
     assert "Stopped at step" in output
+
+
+@pytest.mark.parametrize("phase", ["importing", "loading the model", "starting reward processes", "evaluating"])
+def test_ctrl_c_in_a_command_of_one_process(tmp_path: Path, phase: str) -> None:
+    """What `tba eval` says in a pipe tells where it is."""
+    words = ["eval", "arithmetic", "--evaluation.num-samples", "64", "--output", str(tmp_path / "answers.jsonl")]
+    with started(*words, cwd=tmp_path) as process:
+        lines = process.stdout
+        assert lines is not None
+        while phase not in (line := lines.readline()):
+            assert line, "it ended before"
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=300)[0]
+        until_gone(process.pid)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert output.endswith("stopped\n")
