@@ -26,7 +26,8 @@ On this page you can look up every setting, what it does, and its default.
 A setting is given in a TOML file (`[trainer]` then `learning_rate = 1e-6`) or on the command line
 (`--trainer.learning-rate 1e-6`), which wins. `model = "x"`, `task = "x"` and `reward = "m:f"` are short for
 `model.path`, `task.kind` and `reward.functions`. Unknown settings are refused. `tba config` prints the resolved
-settings, and every run keeps them in its `config.toml`.
+settings as a file to edit, with those that are not set as comments, and every run keeps its own in its `config.toml`.
+`tba train --help trainer` shows a section, `tba train --help trainer.learning_rate` a setting.
 
 Without a model of its own a run starts from the embedded default, `tba/embedded.toml`; everything else starts from
 the defaults below.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 
 from tba.config.commands import usage
@@ -20,6 +21,9 @@ RUNS = "runs"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 stopped by Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a `?` where an encoding lacks a character, and no error
     rest = list(sys.argv[1:] if arguments is None else arguments)
     if rest[:1] == ["help"] and rest[1:]:  # `tba help train` is `tba train --help`
         rest = [rest[1], "--help", *rest[2:]]

@@ -42,7 +42,10 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
         "num_steps_per_sync",
         "trigger_parameter_sync_step",
     ),
-    "trainer.max_staleness": ("max_async_level", "async_level", "max_off_policy_steps", "staleness_threshold"),
+    "trainer.max_staleness": (
+        *("max_async_level", "async_level", "max_off_policy_steps", "staleness_threshold"),
+        *("max_head_offpolicyness", "max_staleness_steps", "off_by_n", "async_steps", "max_trajectory_age_steps"),
+    ),
     "trainer.warmup_steps": ("lr_warmup_steps", "num_warmup_steps", "warmup_ratio"),
     "trainer.schedule": ("lr_scheduler_type", "lr_scheduler", "scheduler"),
     "trainer.weight_decay": ("weight_decay", "wd"),
@@ -56,6 +59,8 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
         "pretrained_model_name_or_path",
     ),
     "model.gradient_checkpointing": ("enable_gradient_checkpointing", "activation_checkpointing", "ac"),
+    "model.attention": ("attn_implementation", "attn", "flash_attention", "use_remove_padding"),
+    "model.chat_template": ("chat_template_path",),
     "model.lora_rank": ("lora_r", "lora", "use_peft", "peft", "r"),
     "model.precision": ("bf16", "dtype", "torch_dtype", "mixed_precision"),
     "engine.stop": ("stop_strings", "stop_sequences"),
@@ -67,16 +72,22 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "reward.functions": ("reward_funcs", "reward_fn", "custom_reward_function", "rewards"),
     "reward.model": ("reward_model", "reward_model_path"),
     "reward.weights": ("reward_weights",),
-    "reward.cut_off": ("mask_truncated_completions", "overlong_filter"),
+    "reward.cut_off": (
+        *("mask_truncated_completions", "overlong_filter", "overlong_filtering", "overlong_buffer"),
+        "filter_truncated",
+    ),
+    "reward.timeout_seconds": ("reward_timeout", "verification_timeout"),
     "reference.ema": ("ref_model_mixup_alpha",),
     "reference.reset_period": ("ref_model_sync_steps",),
     "run.root": ("output_dir", "default_local_dir", "save_dir", "log_dir"),
     "run.name": ("run_name", "experiment_name", "exp_name"),
     "run.seed": ("seed", "random_seed"),
     "metrics.wandb": ("report_to", "use_wandb", "logger", "monitor"),
-    "checkpoint.period": ("save_steps", "save_freq", "save_interval", "ckpt.interval", "save_every"),
+    "checkpoint.period": ("save_strategy", "save_steps", "save_freq", "save_interval", "ckpt.interval", "save_every"),
     "checkpoint.keep_last": ("save_total_limit", "max_ckpt_to_keep", "ckpt.keep", "max_checkpoints"),
-    "evaluation.period": ("eval_steps", "test_freq", "eval_interval", "eval_every", "eval_freq"),
+    "evaluation.period": ("eval_strategy", "eval_steps", "test_freq", "eval_interval", "eval_every", "eval_freq"),
+    "checkpoint.keep_best": ("load_best_model_at_end", "metric_for_best_model", "save_best"),
+    "evaluation.patience": ("early_stopping_patience", "early_stopping"),
     "evaluation.num_samples": ("val_kwargs.n", "num_eval_samples"),
 }
 """By our setting: what others call it, or what does the same here."""
@@ -88,6 +99,20 @@ WITHOUT_EQUAL: dict[str, str] = {
     "logging_steps": "every step is recorded in metrics.jsonl",
     "log_completions": "every response is in the folder rollouts of the run",
     "device": "model.device is where the model is trained, engine.device where responses are generated",
+    "resume_from_checkpoint": "`tba train --resume RUN` goes on with a run",
+    "resume_mode": "`tba train --resume RUN` goes on with a run",
+    "overwrite_output_dir": "`--overwrite` replaces a run of the same name",
+    "push_to_hub": "`tba export RUN FOLDER` writes a folder that can be uploaded",
+    "hub_model_id": "`tba export RUN FOLDER` writes a folder that can be uploaded",
+    "num_gpus": "model.device and engine.device name the devices, such as cuda:1",
+    "n_gpus_per_node": "model.device and engine.device name the devices, such as cuda:1",
+    "deepspeed": "a model is trained on one device, which model.device names",
+    "fsdp": "a model is trained on one device, which model.device names",
+    "tensor_model_parallel_size": "a model is on one device, which engine.device names for each Searcher",
+    "gpu_memory_utilization": "trainer.micro_batch_tokens and searcher.prompts_per_batch decide what memory is taken",
+    "num_iterations_per_batch": "trainer.sync_period and the replay buffer decide how often data are used",
+    "epsilon": 'trajectory balance needs no clipping; objective.kind = "grpo" has it (`tba train --help grpo`)',
+    "clip_ratio": 'trajectory balance needs no clipping; objective.kind = "grpo" has it (`tba train --help grpo`)',
     "use_vllm": "responses are generated with transformers, and no other engine can be chosen",
 }
 """Settings of others that have none to stand for them here, and what to do instead."""
@@ -99,7 +124,10 @@ def meant_by(name: str, known: list[str]) -> str:
     """What to say to someone who gave a setting that there is not; empty if nothing comes to mind."""
     tails = [name, *(name.split(".", n)[-1] for n in range(1, name.count(".") + 1))]
     own = [setting for setting in known if setting.endswith(f".{name}")]
-    for setting in (*own, *(_OURS[tail] for tail in tails if tail in _OURS and _OURS[tail] in known)):
+    others = [_OURS[tail] for tail in tails if tail in _OURS and _OURS[tail] in known]
+    # A name that one kind of task has, too, is more often meant as everywhere else.
+    of_all = [setting for setting in own if not setting.startswith("task.")]
+    for setting in (*of_all, *others, *own):
         return f"did you mean {setting}? "
     for tail in tails:
         if tail in WITHOUT_EQUAL:

@@ -117,7 +117,7 @@ class Display:
             return
         self._tick()
         summary = self._run / SUMMARY
-        if summary.exists() and self._progress.step:
+        if summary.exists() and self._progress.train:
             headline = self._config.task.headline
             self._console.print(end_table(json.loads(summary.read_text("utf-8")), headline))
             for line in end_lines(self._run, headline):
@@ -168,7 +168,7 @@ class Display:
     def _tell_of_stopping(self) -> None:
         if self._is_stopping and not self._has_told_of_stopping and self._mode != "none":
             self._has_told_of_stopping = True
-            saves = self._progress is not None and self._progress.step > 0
+            saves = self._progress is not None and bool(self._progress.train)
             self._console.print("stopping…" + (" (Ctrl-C again: at once, without a checkpoint)" if saves else ""))
 
     def _panel(self) -> RenderableType:

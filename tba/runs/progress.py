@@ -110,7 +110,7 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        if len(self._step_times) < 2:
+        if len(self._step_times) < 2 or self.step >= self.num_steps:
             return None
         (first, start), (last, end) = self._step_times[0], self._step_times[-1]
         return (end - start) / max(1, last - first) * (self.num_steps - self.step)

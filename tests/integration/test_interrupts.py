@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_runs import arguments, small_config, started
+from small_runs import arguments, records, small_config, started, tba_here
 from test_processes import until
 
 from tba.runs.activity import LAUNCHER, TRAINER, read_activities
@@ -154,3 +154,48 @@ def test_ctrl_c_with_all_in_one_process(tmp_path: Path, phase: str) -> None:
     words = config_words(tmp_path, run={"launcher": "inline"}, evaluation={"num_prompts": 8, "num_samples": 64})
     output = interrupted(tmp_path, words, PHASES[phase], signal.SIGINT)
     assert "Stopped at step 0. There is no checkpoint yet" in output
+
+
+def test_a_resume_that_is_stopped_at_once_says_the_step_that_the_run_is_at(tmp_path: Path) -> None:
+    first = tba_here("train", *arguments(small_config(tmp_path, "stopped", trainer={"num_steps": 4})))
+    assert first.returncode == 0, first.stdout + first.stderr
+    words = ["--resume", str(tmp_path / "stopped"), "--trainer.num-steps", "100000", "--run.display", "plain"]
+    output = interrupted(tmp_path, words, doing(LAUNCHER, "importing"), signal.SIGINT)
+    assert f"Stopped at step 4. Resume with: tba train --resume {tmp_path / 'stopped'}" in output
+
+
+def test_the_second_ctrl_c_ends_a_run_without_a_checkpoint(tmp_path: Path) -> None:
+    """The Trainer is stopped by a signal, as if its checkpoint took for ever."""
+    run = tmp_path / "stopped"
+    with started("train", *config_words(tmp_path), cwd=tmp_path) as process:
+        until(lambda: len(records(run, "train")) > 1, process)
+        [trainer] = [a["pid"] for a in read_activities(run) if a["process"] == TRAINER]
+        os.kill(trainer, signal.SIGSTOP)
+        os.killpg(process.pid, signal.SIGINT)
+        read = process.stdout
+        assert read is not None
+        while "stopping…" not in (line := read.readline()):
+            assert line
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=300)[0]
+        until_gone(process.pid)
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert "Stopped at step" in output
+
+
+@pytest.mark.parametrize("phase", ["importing", "loading the model", "starting reward processes", "evaluating"])
+def test_ctrl_c_in_a_command_of_one_process(tmp_path: Path, phase: str) -> None:
+    """What `tba eval` says in a pipe tells where it is."""
+    words = ["eval", "arithmetic", "--evaluation.num-samples", "64", "--output", str(tmp_path / "answers.jsonl")]
+    with started(*words, cwd=tmp_path) as process:
+        lines = process.stdout
+        assert lines is not None
+        while phase not in (line := lines.readline()):
+            assert line, "it ended before"
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=300)[0]
+        until_gone(process.pid)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert output.endswith("stopped\n")

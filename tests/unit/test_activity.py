@@ -5,26 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from told_time import Clock
 
 from tba.runs import activity as activity_module
 from tba.runs.activity import PROCESSES, Activity, OpenActivities, read_activities, silences
 from tba.runs.phases import doing_text
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def pass_seconds(self, seconds: float) -> None:
-        self.now += seconds
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
 
 
 @pytest.fixture

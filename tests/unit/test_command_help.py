@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -122,3 +124,11 @@ def test_what_is_not_set_is_a_comment_with_its_meaning(tmp_path: Path) -> None:
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "config") == template(Config.embedded())
+
+
+def test_an_encoding_without_our_characters_is_no_error() -> None:
+    """As where a run is started with next to no environment."""
+    command = [sys.executable, "-m", "tba", "--help"]
+    environment = {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "tba train [CONFIG] [--section.key value ?]" in done.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from told_time import Clock
 
 from tba.config.settings import Config
 from tba.runs import activity as activity_module
@@ -56,19 +57,6 @@ TRAIN = {
     "staleness/max": 4,
     "buffer/size": 2048,
 }
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
 
 
 @pytest.fixture
