@@ -520,3 +520,17 @@ def test_a_searcher_tells_of_a_reward_that_never_differs() -> None:
         searcher.run_round()
         events = [m for m in told.sent if isinstance(m, Report) and m.values.get("event") == "constant_reward"]
         assert len(events) == (watch is not None)
+
+
+def test_the_first_failure_of_each_function_is_told_with_its_cause() -> None:
+    class Failing(Slow):
+        def submit(self, request: ScoreRequest) -> Ticket:
+            failures = tuple(Failure("p", name, "raised", f"ValueError: {name}") for name in ("judge", "length"))
+            return ticket_of(Scores((None,) * 2, ((math.nan,) * 2,) * 2, failures))
+
+    told = Told()
+    searcher = searcher_of(Counting(), told, Failing(), budget=lambda version: 4)
+    searcher.run_round()
+    events = [m.values for m in told.sent if isinstance(m, Report) and m.values.get("event") == "reward_fails"]
+    assert [event["function"] for event in events] == ["judge", "length"]
+    assert events[0]["message"].startswith("reward function judge: ValueError: judge. ")
