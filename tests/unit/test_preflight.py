@@ -215,6 +215,7 @@ def no_address(*_: Any) -> Any:
 def test_a_hub_without_an_address_is_not_asked_again_and_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
     for name, said in (("model/smollm2", "did you mean 'models'?"), (f"sentence-transformers/{MINILM}", "a package")):
         with pytest.raises(TbaError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tba.engines.base import Finished
 from tba.rewards.scorer import Ticket
-from tba.rewards.scoring import ScoreRequest, Scores
+from tba.rewards.scoring import Failure, ScoreRequest, Scores
 from tba.runs.activity import Activity
 from tba.search.constant_scores import FIRST_GROUPS, ConstantScores
 from tba.search.hand_up import MAX_PENDING_BATCHES, PATIENCE_SECONDS, HandUp
@@ -526,7 +527,7 @@ def test_the_first_failure_of_each_function_is_told_with_its_cause() -> None:
     class Failing(Slow):
         def submit(self, request: ScoreRequest) -> Ticket:
             failures = tuple(Failure("p", name, "raised", f"ValueError: {name}") for name in ("judge", "length"))
-            return ticket_of(Scores((None,) * 2, ((math.nan,) * 2,) * 2, failures))
+            return ticket_of(Scores((None,) * 2, ((math.nan,),) * 2, failures))
 
     told = Told()
     searcher = searcher_of(Counting(), told, Failing(), budget=lambda version: 4)
