@@ -21,7 +21,7 @@ from tba.search.reports import Reports
 from tba.search.searcher import Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of
-from tba.types import Group, Prompt, Report, Response, TokenLogprobs, Unused, Version, WeightUpdate
+from tba.types import Group, Prompt, Report, Response, TbaError, TokenLogprobs, Unused, Version, WeightUpdate
 
 PROBLEMS = [Problem(Prompt(str(i), "", (1,)), str(i), {}) for i in range(50)]
 BATCH = 2
@@ -531,7 +531,8 @@ def test_the_first_failure_of_each_function_is_told_with_its_cause() -> None:
 
     told = Told()
     searcher = searcher_of(Counting(), told, Failing(), budget=lambda version: 4)
-    searcher.run_round()
+    with pytest.raises(TbaError, match="no usable reward for"):
+        searcher.run_round()
     events = [m.values for m in told.sent if isinstance(m, Report) and m.values.get("event") == "reward_fails"]
     assert [event["function"] for event in events] == ["judge", "length"]
     assert events[0]["message"].startswith("reward function judge: ValueError: judge. ")
