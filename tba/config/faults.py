@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tba import objectives, tasks
 from tba.config.other_names import meant_by
+from tba.config.text import NO_VALUE
 
 _KINDS = {*tasks.KINDS, tasks.INSTALLED, *objectives.KINDS, objectives.OWN}
 """Parts of a fault's place that are not names of settings."""
@@ -34,6 +35,8 @@ def _in_words(fault: Any, known: Sequence[str], listed_by: str) -> str:
     if fault["type"] == "union_tag_invalid":
         return f"unknown {where} {fault['ctx']['tag']!r}: one of {fault['ctx']['expected_tags']}"
     message = fault["msg"][0].lower() + fault["msg"][1:]
+    if fault["input"] == NO_VALUE:
+        return f"{where} needs a value: {message}"
     return f"{where} = {fault['input']!r}: {message}"
 
 

@@ -13,6 +13,8 @@ from tba.types import TbaError
 
 _SHORTHANDS = {"task": "kind", "model": "path", "reward": "functions"}
 """Sections that may be given as one value: the key that value stands for."""
+NO_VALUE = "true"
+"""What a flag without a value is taken for: a switch that is on."""
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             raise TbaError(f"unexpected argument {flag!r}: settings look like --section.key value")
         key, equals, value = flag[2:].partition("=")
         if not equals:
-            value = rest.pop(0) if rest and not _is_flag(rest[0]) else "true"
+            value = rest.pop(0) if rest and not _is_flag(rest[0]) else NO_VALUE
         _assign(settings, key.replace("-", "_").split("."), value)
     return settings
 

@@ -100,7 +100,7 @@ def _num_weights(path: str) -> int:
 
 def _message(config: Config, plan: Estimate, free: float, was_chosen: bool) -> str:
     searchers = f"each of {plan.num_searchers} Searchers" if plan.num_searchers > 1 else "the Searcher"
-    tokens = f"trainer.micro_batch_tokens = {plan.num_tokens}{' (chosen)' if was_chosen else ''}"
+    tokens = f"trainer.micro_batch_tokens = {config.trainer.micro_batch_tokens}{' (chosen)' if was_chosen else ''}"
     told = (
         f"about {_gb(plan.total)} of {_gb(free)} that are free: the Trainer {_gb(plan.trainer)} with {tokens}, "
         f"{searchers} {_gb(plan.searcher)}, published weights {_gb(plan.published)}"

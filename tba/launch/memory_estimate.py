@@ -110,7 +110,7 @@ class Estimate:
     published: float
     """In shared memory."""
     num_tokens: int
-    """In a pass."""
+    """In the largest pass."""
 
     @property
     def trainer(self) -> float:
@@ -126,7 +126,10 @@ class Estimate:
 
 
 def estimate(config: Config, shape: Shape, num_tokens: int) -> Estimate:
-    """With so many tokens in a pass."""
+    """With at most so many tokens in a pass. No pass has more than a step, and all responses are as long as they may
+    be."""
+    trained = config.trainer.num_groups * _group_tokens(config, config.trainer.group_size)
+    num_tokens = min(num_tokens, trained)
     weights, adapters = 4.0 * shape.num_weights, config.model.lora_rank > 0
     in_learner = config.reference.where == "learner" and not adapters
     logits = LOGIT_COPIES * 4.0 * config.model.logit_chunk_tokens * shape.vocabulary
@@ -137,14 +140,21 @@ def estimate(config: Config, shape: Shape, num_tokens: int) -> Estimate:
         bf16=config.model.in_bfloat16,
     )
     return Estimate(
-        # Weights, gradients and AdamW's two moments; adapters are small.
-        fixed=PROCESS_BYTES + weights * (1 if adapters else 4) + logits + (weights if in_learner else 0.0),
+        # Weights, gradients and AdamW's two moments; adapters are small. Autocast keeps a copy of the weights.
+        fixed=PROCESS_BYTES
+        + weights * ((1 if adapters else 4) + (0.5 if config.model.in_bfloat16 else 0) + (1 if in_learner else 0))
+        + logits,
         per_token=GAPS * (kept + 4 * _whole_layer(shape)),
         searcher=_searcher_bytes(config, shape, num_tokens) + logits,
         num_searchers=config.searcher.num_searchers,
         published=0.0 if adapters else 2 * weights,
         num_tokens=num_tokens,
     )
+
+
+def _group_tokens(config: Config, num_responses: int) -> int:
+    """Of one prompt with so many responses, which share it."""
+    return num_responses * config.engine.max_new_tokens + PROMPT_TOKENS
 
 
 def _searcher_bytes(config: Config, shape: Shape, num_tokens: int) -> float:
@@ -156,8 +166,7 @@ def _searcher_bytes(config: Config, shape: Shape, num_tokens: int) -> float:
     if reference.where == "searcher" and not config.model.lora_rank:
         plain = 4 if reference.dtype == "float32" else 2
         of_reference = plain + (4 if plain == 4 and not config.model.in_bfloat16 else 0)
-    rows = config.searcher.prompts_per_batch * config.searcher.num_responses
-    cached = rows * engine.max_new_tokens + config.searcher.prompts_per_batch * PROMPT_TOKENS
-    cache = cached * shape.num_layers * 2 * shape.keys * kept
-    a_pass = 4 * _whole_layer(shape) * num_tokens if reference.where == "searcher" else 0.0
+    generated = config.searcher.prompts_per_batch * _group_tokens(config, config.searcher.num_responses)
+    cache = generated * shape.num_layers * 2 * shape.keys * kept
+    a_pass = 4 * _whole_layer(shape) * min(num_tokens, generated) if reference.where == "searcher" else 0.0
     return PROCESS_BYTES + (kept + packed + of_reference) * shape.num_weights + cache + a_pass

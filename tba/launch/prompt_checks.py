@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tba.policy.names import model_directory
+from tba.config.hub import why_unreachable
+from tba.policy.names import file_of_hub, model_directory
 from tba.tasks.base import Content, Problem
 from tba.tasks.encoding import NO_CHAT_TEMPLATE
 from tba.tasks.room import no_prompt_fits, room_for_prompts
@@ -81,10 +82,4 @@ def _file(model: str, name: str) -> Path | None:
     folder = Path(model_directory(model)).expanduser()
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
-    from transformers.utils.hub import cached_file
-
-    try:
-        found = cached_file(model, name)
-    except (OSError, ValueError):
-        return None
-    return Path(found) if found else None
+    return file_of_hub(model, name, is_reachable=why_unreachable() is None)

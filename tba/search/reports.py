@@ -7,6 +7,7 @@ from typing import Any
 
 from tba.channels.base import GroupSender
 from tba.rewards.scorer import Scorer, Scores
+from tba.rewards.scoring import Failure
 from tba.runs.activity import Activity
 from tba.runs.ledger import PROCESS_ENDED
 from tba.runs.time_spent import time_record
@@ -41,6 +42,8 @@ class Reports:
         self._num_events = 0
         self._has_reported = False
         self._told_of_slow_rewards = False
+        self._told_of_failing: set[str] = set()
+        """Reward functions."""
 
     def report(self, version: Version, num_unfinished: int, num_pending: int, *, now: bool = False) -> None:
         """Send what has been counted since the last report: the first group at once, then at most once a second."""
@@ -64,7 +67,12 @@ class Reports:
         self._groups.send(Report("eval", self._name, {**version.record(), **values}))
 
     def tell_of_failures(self, scores: Scores) -> None:
-        """Of a few between two reports: a reward function that is broken fails on every response."""
+        """Of a few between two reports: a reward function that is broken fails on every response. The first failure of
+        a function is told to the user, too."""
+        for failure in scores.failures:
+            if failure.function not in self._told_of_failing:
+                self._told_of_failing.add(failure.function)
+                self.tell("reward_fails", function=failure.function, message=_first_failure(failure))
         for failure in scores.failures[: MAX_EVENTS_PER_REPORT - self._num_events]:
             self._num_events += 1
             named = {"prompt_id": failure.prompt_id, "function": failure.function}
@@ -87,3 +95,11 @@ class Reports:
     def _so_far(self, num_unfinished: int, num_pending: int) -> dict[str, float]:
         """What became of its time and of its responses since its start."""
         return {**time_record(self._activity), **self.responses.values(num_unfinished, num_pending)}
+
+
+def _first_failure(failure: Failure) -> str:
+    named = f"reward function {failure.function}" if failure.function else "the reward process"
+    return (
+        f"{named}: {failure.message}. Responses without a reward are dropped and training goes on; further failures "
+        "are counted and listed as reward_failed in metrics.jsonl"
+    )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tba.config.hub import hub_if_reachable
 from tba.config.paths import missing_path, nearest
 from tba.types import TbaError, first_line
 
@@ -157,14 +158,19 @@ def _read_folder(path: Path, split: str) -> list[Row]:
 
 
 def _load_dataset(source: str, split: str) -> list[Row]:
-    # Imported here because it takes seconds, which a plain file need not pay.
-    import datasets
-
     name, _, subset = source.partition(":")
-    try:
-        return list(datasets.load_dataset(name, subset or None, split=split))
-    except Exception as error:  # datasets, huggingface_hub and httpx raise types with no base in common
-        raise TbaError(
-            f"cannot load dataset {source!r}, split {split!r}: {first_line(error)}: check the id (id:subset for one "
-            "with subsets), the split and the network, or name a local file"
-        ) from error
+    with hub_if_reachable() as unreachable:
+        # Imported here because it takes seconds, which a plain file need not pay.
+        import datasets
+
+        try:
+            return list(datasets.load_dataset(name, subset or None, split=split))
+        except Exception as error:  # datasets, huggingface_hub and httpx raise types with no base in common
+            if unreachable is not None and not Path(name).expanduser().is_dir():
+                raise TbaError(
+                    f"dataset {source!r} is not here, and the hub cannot be reached ({unreachable}): {nearest(name)}"
+                ) from error
+            raise TbaError(
+                f"cannot load dataset {source!r}, split {split!r}: {first_line(error)}: check the id (id:subset for "
+                "one with subsets), the split and the network, or name a local file"
+            ) from error

@@ -38,6 +38,7 @@ OWN = ("--model", "arithmetic", "--reward", "rewards:length", "--task.data")
     [
         (["train", "--trainer.lerning-rate", "1"], "trainer.lerning_rate"),
         (["train", "--trainer.num-steps", "many"], "trainer.num_steps"),
+        (["train", "--trainer.num-steps"], "trainer.num_steps needs a value"),
         (["train", "--trainer.group-size", "32"], "searcher.num_responses"),
         (["train", "--buffer.recent-fraction", "1.5"], "buffer.recent_fraction"),
         (["train", "--buffer.capacity-per-prompt", "3"], "buffer.capacity_per_prompt"),

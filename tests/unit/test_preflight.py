@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from tba.config.settings import Config, parse_config
 from tba.launch import local, preflight
 from tba.launch.preflight import check
 from tba.launch.prompt_checks import check_chat_template, check_room, context_of
-from tba.policy.names import model_directory, read_model_config
+from tba.policy.names import MINILM, model_directory, read_model_config
 from tba.rewards.dry_call import check_by_calling
 from tba.tasks.base import Problem
+from tba.tasks.read_data import read_rows
 from tba.testing import character_tokenizer
 from tba.types import Prompt, TbaError
 
@@ -88,7 +90,7 @@ def test_no_process_is_started_for_a_task_with_its_own_reward(monkeypatch: pytes
 
 
 def test_a_parameter_that_is_nearly_right_is_guessed(tmp_path: Path) -> None:
-    (tmp_path / "asking.py").write_text("def f(completions_ids, **k): ...\ndef g(texts, anwser): ...\n")
+    (tmp_path / "asking.py").write_text("def f(completoin_ids, **k): ...\ndef g(texts, anwser): ...\n")
     for name, meant in (("f", "completion_ids"), ("g", "answer")):
         reward = {"functions": f"{tmp_path / 'asking.py'}:{name}", "dry_call": False}
         line = fault(config_of(tmp_path, [{"prompt": "a", "answer": "b"}], reward=reward))
@@ -204,6 +206,34 @@ def test_what_can_only_be_a_path_never_goes_to_the_hub(folder: Path, name: str, 
 @pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen3-0.6B"])
 def test_what_may_be_an_id_may_be_looked_for(folder: Path, name: str) -> None:
     assert missing_path(name) is None
+
+
+def no_address(*_: Any) -> Any:
+    raise socket.gaierror(-2, "Name or service not known")
+
+
+def test_a_hub_without_an_address_is_not_asked_again_and_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    for name, said in (("model/smollm2", "did you mean 'models'?"), (f"sentence-transformers/{MINILM}", "a package")):
+        with pytest.raises(TbaError) as caught:
+            read_model_config(name, "model")
+        assert "the hub cannot be reached (Name or service not known)" in str(caught.value)
+        assert said in str(caught.value)
+    with pytest.raises(TbaError, match=r"dataset 'org/data' is not here, and the hub cannot be reached"):
+        read_rows("org/data", "train")
+    assert "Retrying" not in capfd.readouterr().err
+
+
+def test_what_was_downloaded_before_needs_no_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    kept = {"config.json": str(folder / "config.json")}
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda id, name: kept.get(name))
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    assert read_model_config("org/model", "model") == {"model_type": "llama"}
+    check_chat_template("org/model", [problem(CHAT)])
 
 
 def test_data_in_a_folder_that_is_here_is_not_looked_for_on_the_hub(folder: Path) -> None:

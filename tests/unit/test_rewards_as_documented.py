@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ def longer_in_tokens(completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
 
 
+def longer_by_the_older_name(completions_ids, **kwargs):
+    return [float(len(ids)) for ids in completions_ids]
+
+
 def longer_in_characters(completions, **kwargs):
     return [float(len(completion)) for completion in completions]
 
@@ -52,6 +57,10 @@ def think_and_answer(completions, **kwargs):
     pattern = r"^<think>.*?</think><answer>.*?</answer>$"
     contents = [completion[0]["content"] for completion in completions]
     return [1.0 if re.match(pattern, content) else 0.0 for content in contents]
+
+
+def only_code(prompts, completions, task, **kwargs):
+    return [float("def" in c) if t == "code" else None for _, c, t in zip(prompts, completions, task, strict=True)]
 
 
 def boxed(completions, ground_truth, **kwargs):
@@ -79,6 +88,19 @@ def noting(completions, log_extra, log_metric, **kwargs):
     return [1.0 for _ in completions]
 
 
+def noting_if_asked(completions, solution, log_extra=None, log_metric=None, **kwargs):
+    found = [completion[0]["content"] == truth for completion, truth in zip(completions, solution, strict=True)]
+    if log_extra:
+        log_extra("solution", list(solution))
+    if log_metric:
+        log_metric("accuracy", sum(found) / len(found))
+    return [float(right) for right in found]
+
+
+def by_epoch(completions, trainer_state, **kwargs):
+    return [trainer_state.epoch for _ in completions]
+
+
 THOUGHT = "<think>2 and 2 is 4.</think><answer>4</answer>"
 
 
@@ -86,19 +108,51 @@ THOUGHT = "<think>2 and 2 is 4.</think><answer>4</answer>"
     ("function", "request_", "rewards"),
     [
         (longer_in_tokens, asked("ab", "abcd"), (2.0, 4.0)),
+        (longer_in_tokens, asked("ab", "abcd", chat=True), (2.0, 4.0)),
+        (longer_by_the_older_name, asked("ab", "abcd"), (2.0, 4.0)),
         (longer_in_characters, asked(" blue.", " in the sky."), (6.0, 12.0)),
         (think_and_answer, asked(THOUGHT, "It is 4.", chat=True), (1.0, 0.0)),
         (boxed, asked(r"\boxed{2}", r"\boxed{6}", ground_truth="2"), (1.0, 0.0)),
         (only_maths, asked("4", "5", task="math"), (1.0, 0.0)),
         (only_maths, asked("4", "5", task="code"), (None, None)),
         (waiting, asked("a", ""), (1.0, 0.0)),
+        (waiting, asked("a", chat=True), (1.0,)),
         (by_progress, asked("a", step=25), (0.25,)),
+        (by_progress, asked("a", step=50, chat=True), (0.5,)),
         (noting, asked("a", "b"), (1.0, 1.0)),
+        (noting_if_asked, asked("4", "5", chat=True, solution="4"), (1.0, 0.0)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_functions_as_trl_documents_them(function: Any, request_: ScoreRequest, rewards: tuple[float, ...]) -> None:
     assert scored(function, request_) == rewards
+
+
+def test_several_functions_add_up_and_one_that_does_not_apply_counts_for_nothing() -> None:
+    """Of one task each, and an asynchronous one for both."""
+    functions = {"maths": only_maths, "code": only_code, "waiting": waiting}
+    for task, text, rewards in (("math", "4", (2.5, 0.5)), ("code", "def f", (3.5, 0.5)), ("other", "4", (0.5, 0.5))):
+        scoring = GroupScoring(functions, [2.0, 3.0, 0.5], asked(text, "no", task=task))
+        scoring.begin()
+        asyncio.run(scoring.finish())
+        scores = scoring.scores()
+        assert scores.rewards == rewards
+        assert [math.isnan(part) for part in scores.parts[0]] == [task != "math", task != "code", False]
+
+
+def test_what_functions_note_is_kept() -> None:
+    scoring = GroupScoring({"right": noting_if_asked}, [1.0], asked("4", "5", chat=True, solution="4"))
+    scoring.begin()
+    scores = scoring.scores()
+    assert scores.extras == {"solution": ("4", "4")}
+    assert scores.metrics == {"right/accuracy": 0.5}
+
+
+def test_what_trainer_state_does_not_have_is_told_with_what_it_has() -> None:
+    scoring = GroupScoring({"reward": by_epoch}, [1.0], asked("a"))
+    scoring.begin()
+    [failure] = scoring.scores().failures
+    assert "trainer_state has global_step and max_steps, and no 'epoch'" in failure.message
 
 
 def test_functions_that_come_with_trl() -> None:

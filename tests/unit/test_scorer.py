@@ -62,7 +62,7 @@ def test_values_of_any_kind_of_number(scorer, act):
         ("segfault", "died", "was killed by SIGSEGV"),
         ("sys_exit", "died", "ended with exit code 4"),
         ("raise", "raised", "ValueError: no reward (rewards_for_tests.py, line"),
-        ("short", "wrong_length", "returned 1 values for 3 completions"),
+        ("short", "wrong_length", "returned 1 value for 3 completions"),
         ("number", "wrong_length", "returned float, not a list of 3 numbers"),
         ("nothing", "wrong_length", "returned NoneType, not a list of 3 numbers"),
     ],

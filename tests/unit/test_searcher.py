@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tba.engines.base import Finished
 from tba.rewards.scorer import Ticket
-from tba.rewards.scoring import ScoreRequest, Scores
+from tba.rewards.scoring import Failure, ScoreRequest, Scores
 from tba.runs.activity import Activity
 from tba.search.constant_scores import FIRST_GROUPS, ConstantScores
 from tba.search.hand_up import MAX_PENDING_BATCHES, PATIENCE_SECONDS, HandUp
@@ -20,7 +21,7 @@ from tba.search.reports import Reports
 from tba.search.searcher import Searcher
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response, ticket_of
-from tba.types import Group, Prompt, Report, Response, TokenLogprobs, Unused, Version, WeightUpdate
+from tba.types import Group, Prompt, Report, Response, TbaError, TokenLogprobs, Unused, Version, WeightUpdate
 
 PROBLEMS = [Problem(Prompt(str(i), "", (1,)), str(i), {}) for i in range(50)]
 BATCH = 2
@@ -520,3 +521,18 @@ def test_a_searcher_tells_of_a_reward_that_never_differs() -> None:
         searcher.run_round()
         events = [m for m in told.sent if isinstance(m, Report) and m.values.get("event") == "constant_reward"]
         assert len(events) == (watch is not None)
+
+
+def test_the_first_failure_of_each_function_is_told_with_its_cause() -> None:
+    class Failing(Slow):
+        def submit(self, request: ScoreRequest) -> Ticket:
+            failures = tuple(Failure("p", name, "raised", f"ValueError: {name}") for name in ("judge", "length"))
+            return ticket_of(Scores((None,) * 2, ((math.nan,),) * 2, failures))
+
+    told = Told()
+    searcher = searcher_of(Counting(), told, Failing(), budget=lambda version: 4)
+    with pytest.raises(TbaError, match="no usable reward for"):
+        searcher.run_round()
+    events = [m.values for m in told.sent if isinstance(m, Report) and m.values.get("event") == "reward_fails"]
+    assert [event["function"] for event in events] == ["judge", "length"]
+    assert events[0]["message"].startswith("reward function judge: ValueError: judge. ")
