@@ -132,7 +132,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "policy": ("config.hub", "config.paths", "config.section", "extras", "types"),
     "buffer": ("types",),
     "channels": ("types",),
-    "rewards": ("config.user_code", "policy.names", "types"),
+    "rewards": ("config.user_code", "policy.names", "runs.wording", "types"),
     # What all may use that show or store texts; what looks into a log is above it.
     "samples.text": (),
     "samples.bounded": ("samples.text",),

@@ -103,14 +103,12 @@ COMMANDS = {
     ),
     "status": Command(
         uses=(("status [RUN]", "show what each process of a run is doing now"),),
-        details="Without a RUN it is the newest one. The exit code is 1 if the run could be resumed, and 0 if it is going "
-        "on or has finished.",
+        details="Without a RUN it is the newest one. The exit code is 0 if the run is going on or has finished, and 1 "
+        "if it could be resumed.",
         examples=("tba status runs/A",),
     ),
     "samples": Command(
-        uses=(
-            ("samples [RUN] [--best | --worst]", "show responses of a run, with rewards and where they came from"),
-        ),
+        uses=(("samples [RUN] [--best | --worst]", "show responses of a run, with rewards and where they came from"),),
         details="RUN may be going on, finished or stopped. Without one it is the newest run.",
         options=(
             ("--best", "the responses of highest reward, each to another prompt"),

@@ -33,8 +33,8 @@ from tba.runs.patience import Patience
 from tba.runs.phases import doing_text
 from tba.runs.summary import write_summary
 from tba.runs.time_spent import time_record
-from tba.samples.choose import SampleChooser
 from tba.runs.wording import counted
+from tba.samples.choose import SampleChooser
 from tba.seeds import Purpose, generator
 from tba.types import Group, Report, TbaError, Unused, Version
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from tba.config.user_code import describe
 from tba.rewards.functions import RewardFunction, call
+from tba.runs.wording import counted
 
 FailureKind = Literal["raised", "timeout", "not_finite", "wrong_length", "died"]
 
@@ -199,7 +200,8 @@ class GroupScoring:
         except Exception as error:  # the user's iterator
             return self._failed(name, "raised", describe(error))
         if len(returned) != count:
-            return self._failed(name, "wrong_length", f"returned {_counted(len(returned), 'value')} for {_counted(count, 'completion')}")
+            message = f"returned {counted(len(returned), 'value')} for {counted(count, 'completion')}"
+            return self._failed(name, "wrong_length", message)
         return _check_values(name, self._request.prompt_id, returned)
 
     def _failed(self, name: str, kind: FailureKind, message: str) -> _Verdict:
@@ -261,10 +263,6 @@ def _short(value: Any) -> str:
         return " ".join(repr(value).split())[:80]
     except Exception:  # the user's object again
         return f"a {type(value).__name__}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _total(part: Sequence[float], weights: Sequence[float]) -> float | None:

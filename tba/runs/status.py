@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tba.learn.checkpoint import list_checkpoints
-from tba.runs.activity import ENDING, JOINING, SILENT_SECONDS, TURN, read_activities, silences
+from tba.runs.activity import SILENT_SECONDS, read_activities, silences
 from tba.runs.alarms import raised
 from tba.runs.metrics import read_metrics
 from tba.runs.phases import doing_text

@@ -11,8 +11,8 @@ from tba.channels.base import GroupSender
 from tba.policy.policy import Reference
 from tba.rewards.scorer import Scorer, Scores, Ticket
 from tba.runs.activity import Activity
-from tba.samples.bounded import bounded_json
 from tba.runs.wording import counted
+from tba.samples.bounded import bounded_json
 from tba.search.constant_scores import ConstantScores
 from tba.search.reports import Reports
 from tba.tasks.base import Problem

@@ -17,7 +17,7 @@ from tba.config.settings import Config, parse_config
 from tba.config.training import USUAL_PASS
 from tba.launch import memory
 from tba.launch.local import _exit_of
-from tba.launch.memory import SHARE, choose, free_memory, resident_bytes, settle_memory
+from tba.launch.memory import SHARE, choose, free_memory, settle_memory
 from tba.launch.memory_estimate import PROMPT_TOKENS, Shape, activations_per_token, estimate, shape_of
 from tba.policy import recompute
 from tba.policy.attention import SHARED_PROMPT
