@@ -169,7 +169,7 @@ def test_json_has_the_settings_too(two: list[Path], capsys: pytest.CaptureFixtur
 def test_words_are_those_of_a_runs_own_summary(two: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     summary = json.loads((two[0] / "summary.json").read_text())
-    console.print(end_table(summary, two[0], TaskSettings.headline))
+    console.print(end_table(summary, TaskSettings.headline))
     at_end = dict(re.findall(r"│ (\S.*?) +│ (.*?) +│", console.export_text()))
     show_comparison(two[:1])
     compared = dict(re.findall(r"│ (\S.*?) +│ (.*?) +│", capsys.readouterr().out))

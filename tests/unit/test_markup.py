@@ -57,7 +57,7 @@ def test_the_lines_at_the_end_show_the_path(run: Path) -> None:
     shown = console.export_text()
     assert f"tba eval {shlex.quote(str(run))} " in shown
     assert f"tensorboard --logdir {shlex.quote(str(run))}\n" in shown
-    assert shown.count(str(run)) == 4
+    assert shown.count(str(run)) == 5
 
 
 def test_status_names_the_run_and_what_its_processes_say(

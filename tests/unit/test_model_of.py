@@ -72,7 +72,7 @@ def test_training_starts_from_the_checkpoint_and_writes_it_down(run: Path, monke
     started: list[tuple[Config, list[str]]] = []
     monkeypatch.setattr(api, "check", lambda config: ["another note"])
     monkeypatch.setattr(
-        api, "_launch", lambda config, new, checkpoint, notes, callbacks: started.append((config, notes))
+        api, "_launch", lambda config, new, checkpoint, notes, callbacks, display: started.append((config, notes))
     )
     api.train(model=str(run), task="arithmetic", run={"name": "next", "root": str(run.parent)})  # type: ignore[arg-type]
     [(config, notes)] = started
@@ -109,9 +109,9 @@ def test_an_evaluation_takes_a_run_with_its_settings_and_without_one_the_newest(
     assert main(["eval", "--evaluation.num-prompts", "8"]) == 0
     assert [Path(config.model.path).resolve() for config in given] == [Path(newest(run))] * 2
     assert [config.evaluation.num_prompts for config in given] == [256, 8]
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == model_of(str(run)).note
-    assert told[1] == "the newest run is taken: runs/mine"
+    told = capsys.readouterr()
+    assert told.out.splitlines()[0] == model_of(str(run)).note
+    assert told.err == "the newest run is taken: runs/mine\n"
 
 
 def test_a_sweep_may_start_from_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
