@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
 from tba.engines.base import Request
 from tba.evaluations.accuracy import AccuracyEvaluator
 from tba.evaluations.base import graded, no_progress
 from tba.launch.evaluation import _breakdown_table, _table, _write
 from tba.rewards.scorer import Scorer
-from tba.runs.bars import follow
 from tba.runs.run_config import answers_file
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response
@@ -85,7 +81,7 @@ def test_what_was_graded_by_its_last_number_is_shown_and_noted(tmp_path: Path) -
 def test_parts_are_a_table_of_their_own() -> None:
     values = evaluation(breakdown=("level",)).values
     assert [str(cell) for cell in _breakdown_table(values).columns[0].cells] == ["level=1", "level=2"]
-    assert not any("=" in str(cell) for cell in _table("", values).columns[0].cells)
+    assert not any("=" in str(cell) for cell in _table(values).columns[0].cells)
 
 
 def test_samples_are_broken_down_no_further() -> None:
@@ -104,13 +100,3 @@ def test_answers_lie_in_the_run_of_their_model_or_here(tmp_path: Path, in_a_run:
     assert path.parent == (tmp_path / "evaluations" if in_a_run else Path())
     assert path.suffix == ".jsonl"
     assert "step-000004-gsm8k" in path.name
-
-
-def test_progress_without_a_terminal_is_a_line_for_every_tenth() -> None:
-    written = io.StringIO()
-    with Progress(console=Console(file=written), transient=True) as bar:
-        advance = follow(bar, "prompts", 50)
-        for _ in range(25):
-            advance(2)
-    counts = [line.split(",")[0].removeprefix("prompts ") for line in written.getvalue().split("\n") if "," in line]
-    assert counts == [f"{n}/50" for n in (6, 10, 16, 20, 26, 30, 36, 40, 46, 50)]
