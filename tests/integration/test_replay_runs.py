@@ -189,7 +189,7 @@ def test_a_replay_leaves_the_run_as_it_was_and_a_run_of_its_own(
     assert content(whole) == before
     run = tmp_path / "own"
     shown = capsys.readouterr().out
-    assert "steps 8/8" in shown
+    assert "8/8 steps" in shown
     assert "Largest relative difference between the two losses of a step: 0" in shown
     assert f"tba eval {run / 'checkpoints' / 'step-000008' / 'model'}" in shown.replace("\n", "")
     assert {p.name for p in run.iterdir()} == {

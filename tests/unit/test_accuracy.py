@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
 from tba.engines.base import Request
 from tba.evaluations.accuracy import AccuracyEvaluator
@@ -18,7 +15,6 @@ from tba.evaluations.base import graded, no_progress
 from tba.launch.evaluation import _write
 from tba.launch.evaluation_tables import breakdown_table, values_table
 from tba.rewards.scorer import Scorer
-from tba.runs.bars import follow
 from tba.runs.run_config import answers_file
 from tba.tasks.base import Problem
 from tba.testing import FakeEngine, make_response
@@ -105,13 +101,3 @@ def test_answers_lie_in_the_run_of_their_model_or_here(tmp_path: Path, in_a_run:
     assert path.parent == (tmp_path / "evaluations" if in_a_run else Path())
     assert path.suffix == ".jsonl"
     assert "step-000004-gsm8k" in path.name
-
-
-def test_progress_without_a_terminal_is_a_line_for_every_tenth() -> None:
-    written = io.StringIO()
-    with Progress(console=Console(file=written), transient=True) as bar:
-        advance = follow(bar, "prompts", 50)
-        for _ in range(25):
-            advance(2)
-    counts = [line.split(",")[0].removeprefix("prompts ") for line in written.getvalue().split("\n") if "," in line]
-    assert counts == [f"{n}/50" for n in (6, 10, 16, 20, 26, 30, 36, 40, 46, 50)]
