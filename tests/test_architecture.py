@@ -130,7 +130,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "buffer": ("types",),
     "channels": ("types",),
     "rewards": ("config.user_code", "policy.names", "types"),
-    "tasks": ("config.hub", "config.paths", "config.section", "config.user_code", "extras", "policy.names", "rewards", "types"),
+    "tasks": (
+        "config.hub",
+        "config.paths",
+        "config.section",
+        "config.user_code",
+        "extras",
+        "policy.names",
+        "rewards",
+        "types",
+    ),
     "engines": ("policy", "types"),
     "evaluations": ("engines.base", "extras", "policy", "rewards", "tasks.base", "types"),
     "search": (

@@ -199,7 +199,9 @@ class GroupScoring:
         except Exception as error:  # the user's iterator
             return self._failed(name, "raised", describe(error))
         if len(returned) != count:
-            return self._failed(name, "wrong_length", f"returned {_counted(len(returned), 'value')} for {_counted(count, 'completion')}")
+            return self._failed(
+                name, "wrong_length", f"returned {_counted(len(returned), 'value')} for {_counted(count, 'completion')}"
+            )
         return _check_values(name, self._request.prompt_id, returned)
 
     def _failed(self, name: str, kind: FailureKind, message: str) -> _Verdict:
