@@ -161,7 +161,7 @@ def test_rewards_may_be_given_by_name(line: str, functions: tuple[str, ...], wei
         ("--objective.kind nope", "unknown objective 'nope': one of 'trajectory_balance'"),
         ("--trainer.learning-rate abc", "trainer.learning_rate = 'abc': input should be a valid number"),
         ("--trainer.num-steps 2.5", "trainer.num_steps = '2.5': input should be a valid integer"),
-        ("--trainer.num-steps", "trainer.num_steps = 'true': input should be a valid integer"),
+        ("--trainer.num-steps", "trainer.num_steps needs a value: input should be a valid integer"),
         ("--model.precision float16", "model.precision = 'float16': input should be 'auto', 'float32' or 'bfloat16'"),
         ("--engine.temperature 0", "engine.temperature = '0': input should be greater than 0"),
         ("--objective.beta nan", "objective.beta = 'nan': input should be a finite number"),
