@@ -38,6 +38,9 @@ MODELS = {
     )
 }
 
+_READ_BY = ("gguf", "accelerate")
+"""Packages with which transformers reads such a file."""
+
 
 def fetch(name: str, folder: Path | None = None) -> Path:
     """Get a model and write it to `folder`; nothing is done if it is there already. Returns the folder."""
@@ -50,8 +53,9 @@ def fetch(name: str, folder: Path | None = None) -> Path:
         return target
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TbaError(f"{target} exists and is no model: name another folder, as in tba fetch {name} FOLDER")
-    if find_spec("gguf") is None:
-        raise TbaError(f"tba fetch {name} needs the package gguf: {install_hint(name)}")
+    for package in _READ_BY:
+        if find_spec(package) is None:
+            raise TbaError(f"tba fetch {name} needs the package {package}: {install_hint(name)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the rename at the end is one step: an interrupted fetch leaves no half a model.

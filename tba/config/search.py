@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from tba.config.section import Device, FloatList, Section, StringList
+from tba.config.section import CutOff, Device, FloatList, Section, StringList
 
 
 class SearcherConfig(Section):
@@ -61,7 +61,7 @@ class RewardConfig(Section):
     then score 0 on average."""
     normalize_std: float = Field(1.0, gt=0)
     """Divides every score of `reward.model`, after `reward.normalize_mean` is subtracted from it."""
-    cut_off: Literal["score", "drop"] | float = "score"
+    cut_off: CutOff = "score"
     """What happens to a response that the length limit (`engine.max_new_tokens`) cut off. `score` treats it like any
     other. `drop` leaves it out of its group, so that it is not trained on. A number, such as −1, replaces its reward,
     whatever functions and models are summed. Evaluations use the number too, and never leave a response out."""

@@ -37,6 +37,17 @@ AutoCount = Annotated[int | Literal["auto"], BeforeValidator(_auto_or_count)]
 """A number that is found out when a run starts, unless it is given."""
 
 
+def _cut_off(value: Any) -> Any:
+    try:
+        return value if value in ("score", "drop") else float(value)
+    except (TypeError, ValueError):
+        raise PydanticCustomError("cut_off", "use score, drop, or a number") from None
+
+
+CutOff = Annotated[Literal["score", "drop"] | float, BeforeValidator(_cut_off)]
+"""What becomes of responses that are cut off; a number is their reward."""
+
+
 def _comma_list(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -51,6 +62,8 @@ def _texts(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     several = _json(value) if value.startswith("[") else None
+    if isinstance(several, str) and value.startswith('["'):
+        raise PydanticCustomError("texts", 'begins like a JSON list and is none: write \'["one", "two"]\', in quotes')
     return several if isinstance(several, list) else [value] if value else []
 
 

@@ -88,7 +88,8 @@ def read_chat_template(path: str) -> str:
     try:
         text = Path(path).expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TbaError(f"model.chat_template {path!r} cannot be read: {first_line(error)}") from None
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise TbaError(f"model.chat_template {path!r} cannot be read: {why}") from None
     if not text.strip():
         raise TbaError(f"model.chat_template {path!r} is empty: write a Jinja template into it, or leave it out")
     return text

@@ -42,6 +42,8 @@ OWN = ("--model", "arithmetic", "--reward", "rewards:length", "--task.data")
         (["train", "--trainer.group-size", "32"], "searcher.num_responses"),
         (["train", "--buffer.recent-fraction", "1.5"], "buffer.recent_fraction"),
         (["train", "--buffer.capacity-per-prompt", "3"], "buffer.capacity_per_prompt"),
+        (["train", "--reward.cut-off", "maybe"], "reward.cut_off = 'maybe': use score, drop, or a number"),
+        (["train", "--engine.stop", '["a"'], "begins like a JSON list and is none"),
         (["train", "--objective.beta", "0"], "objective.beta"),
         (["train", "--objective.kind", "nowhere:Mine"], "objective.kind 'nowhere:Mine'"),
         (["train", "--objective.kind", "balance"], "unknown objective 'balance'"),

