@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from tba.runs.printable import printable
+from tba.samples.text import printable
 
 _LABELS = {
     "accuracy": "accuracy of greedy responses",

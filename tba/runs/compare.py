@@ -17,12 +17,12 @@ from tba.runs.curves import AXES, curves_of
 from tba.runs.front import front_table, pareto_front, points_of
 from tba.runs.metrics import read_metrics
 from tba.runs.plots import check_can_draw, draw_curves, draw_front
-from tba.runs.printable import printable
 from tba.runs.settings_diff import setting_text, settings_that_differ
 from tba.runs.state import Standing, State, standing_of
 from tba.runs.summary import SUMMARY, headline_of_run, summarise
 from tba.runs.summary_rows import SummaryRow, summary_rows
 from tba.runs.terminal import terminal
+from tba.samples.text import printable
 from tba.tasks import Headline
 from tba.types import TbaError
 

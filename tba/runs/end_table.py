@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tba.learn.checkpoint import list_checkpoints
 from tba.runs.best import best_model, read_best
-from tba.runs.printable import printable
 from tba.runs.summary_rows import summary_rows
+from tba.samples.text import printable
 from tba.tasks import Headline
 
 

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tba.runs.overview import FolderRow, Row, RunRow, Unreadable, rows_below
-from tba.runs.printable import printable
 from tba.runs.state import State
 from tba.runs.terminal import terminal
 from tba.runs.wording import clock
+from tba.samples.text import printable
 
 _STYLES = {State.RUNNING: "cyan", State.FINISHED: "green", State.CRASHED: "red"}
 _UNITS = ("kB", "MB", "GB", "TB", "PB")

@@ -1,4 +1,7 @@
-"""Text of models and data, made fit for a terminal and for a limited room. Knows nothing of runs."""
+"""Text of models, data and files of others, made fit for a terminal and for a limited room. Knows nothing of runs.
+
+It still has to be given to rich as `Text`, which reads no markup in it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,11 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(map(_visible_character, text))
+
+
+def printable(text: str) -> str:
+    """The same for names and paths, in which a line break is written out too."""
+    return visible(text).replace("\n", "\\n")
 
 
 def one_line(text: str) -> str:

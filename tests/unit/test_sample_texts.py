@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tba.samples.bounded import MAX_OBJECT, MAX_VALUE, bounded_json, messages_json
-from tba.samples.text import one_line, shortened, visible
+from tba.samples.text import one_line, printable, shortened, visible
 
 ANY_TEXT = st.text(st.characters(), max_size=200)
 JSON = st.recursive(
@@ -29,6 +29,7 @@ def test_what_is_shown_can_be_printed(text: str) -> None:
     assert all(character.isprintable() or character == "\n" for character in shown)
     assert shown.count("\n") == text.count("\n")
     assert one_line(text).isprintable()
+    assert printable(text).isprintable()
 
 
 @pytest.mark.parametrize(

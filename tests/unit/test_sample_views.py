@@ -16,10 +16,11 @@ from test_metrics import SAMPLE
 from test_samples import Recorded, group
 
 from tba.config.settings import Config
-from tba.runs.display import Display, panel
+from tba.runs.display import Display
 from tba.runs.metrics import Metrics
+from tba.runs.panel import panel
 from tba.runs.progress import RunProgress
-from tba.samples.line import SampleLines, best_of, plain_sample
+from tba.samples.line import SampleLines, best_of, plain_sample, sample_lines
 from tba.samples.query import Query
 from tba.samples.view import show
 from tba.tasks import TaskSettings
@@ -152,7 +153,7 @@ def test_the_panel_shows_the_best_of_the_newest_samples(tmp_path: Path) -> None:
     assert best is not None
     assert best["response"] == "better"
     console = Console(file=io.StringIO(), width=100, color_system=None)
-    console.print(panel(progress, "starting"))
+    console.print(panel(progress, below=sample_lines(progress.samples)))
     assert isinstance(console.file, io.StringIO)
     assert "  response  better" in console.file.getvalue()
 
@@ -160,8 +161,9 @@ def test_the_panel_shows_the_best_of_the_newest_samples(tmp_path: Path) -> None:
 def test_a_log_shows_a_sample_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tba.runs.display._PLAIN_SECONDS", -1.0)
-    display = Display(Config.embedded(run={"display": "plain"}), tmp_path)
+    monkeypatch.setattr("tba.runs.display.PlainLines.due", lambda self, now: True)
+    display = Display(Config.embedded(run={"display": "plain"}))
+    display.follow(tmp_path)
     metrics = Metrics(tmp_path)
     for step in range(3):
         metrics.write_samples(step, [{**SAMPLE, "response": f"{HOSTILE} {step}"}])
