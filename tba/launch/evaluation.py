@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,13 @@ def _evaluate(config: Config, output: Path | None, work: Work) -> tuple[Evaluati
             reference=compared_with(config, model.device),
             device=str(model.device),
         )
-        result = evaluator(follow_passes(evaluator.passes, lambda what, n: _shown(work, f"{task.name}: {what}", n)))
+        result = evaluator(follow_passes(evaluator.passes, partial(_begin, work, task.name)))
     _write(output, result.answers)
     return result, task.name, output
 
 
-def _shown(work: Work, what: str, num_prompts: int) -> OnDone:
-    work.begin(what, num_prompts, "prompts")
+def _begin(work: Work, task: str, what: str, num_prompts: int) -> OnDone:
+    work.begin(f"evaluating on {task}: {what}", num_prompts, "prompts")
     return work.advance
 
 

@@ -14,7 +14,8 @@ from tba.samples.tables import number, parts_text, prompt_text
 from tba.samples.text import one_line
 
 Record = Mapping[str, Any]
-_LABEL = 12
+_LABEL = 14
+"""The column of the panel in which labels stand, with the space after it."""
 _MAX_PLAIN = 100
 _PERIOD_SECONDS = 60.0
 _CUT = " … "

@@ -60,8 +60,8 @@ def test_a_run_is_evaluated_by_its_folder(finished: Path) -> None:
     assert evaluated.returncode == 0, evaluated.stderr
     first, *_ = evaluated.stdout.splitlines()
     assert first.endswith(str(finished / "checkpoints/step-000008/model"))
-    assert "arithmetic: prompts answered greedily 1/1" in evaluated.stdout
-    assert "arithmetic: prompts answered with 2 samples each 1/1" in evaluated.stdout
+    assert "evaluating on arithmetic: prompts answered greedily: 1/1 prompts" in evaluated.stdout
+    assert "evaluating on arithmetic: prompts answered with 2 samples each: 1/1 prompts" in evaluated.stdout
     assert "nan" not in evaluated.stdout
     assert "│ accuracy of greedy " in evaluated.stdout
     assert listed(finished.parent)["done"]["state"] == "finished"

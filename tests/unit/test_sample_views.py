@@ -138,7 +138,7 @@ def test_long_texts_keep_their_beginning_and_their_end() -> None:
     console.print(SampleLines(record))
     assert isinstance(console.file, io.StringIO)
     line = console.file.getvalue().splitlines()[2]
-    assert line.startswith("  response  so xxx")
+    assert line.startswith("  response    so xxx")
     assert line.endswith("x #### 4")
 
 
@@ -155,7 +155,7 @@ def test_the_panel_shows_the_best_of_the_newest_samples(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=100, color_system=None)
     console.print(panel(progress, below=sample_lines(progress.samples)))
     assert isinstance(console.file, io.StringIO)
-    assert "  response  better" in console.file.getvalue()
+    assert "  response    better" in console.file.getvalue()
 
 
 def test_a_log_shows_a_sample_now_and_then(
