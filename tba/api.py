@@ -189,8 +189,7 @@ def _reward_names(reward: Reward | Sequence[Reward]) -> list[str]:
     """How other processes find the functions: by import, or else by value."""
     several = [reward] if isinstance(reward, str) or callable(reward) else reward
     if not isinstance(several, Sequence) or not all(isinstance(one, str) or callable(one) for one in several):
-        what = type(reward).__name__ if several is reward and not isinstance(several, Sequence) else "a list of others"
-        raise TbaError(f"reward is {what}: give a function, its module:function, or a list of these")
+        raise TbaError(f"reward = {reward!r}: give a function, its module:function, or a list of these")
     paths = [one if isinstance(one, str) else _import_path(one) for one in several]
     given = give(one for one, path in zip(several, paths, strict=True) if path is None and not isinstance(one, str))
     return [next(given) if path is None else path for path in paths]

@@ -116,6 +116,12 @@ def test_sources_are_kept_as_text_and_never_run(tmp_path: Path) -> None:
     assert kept[0].read_text("utf-8").lstrip().startswith("def right(texts")
 
 
+@pytest.mark.parametrize("reward", [3, [3], [len, None]])
+def test_what_is_no_function_is_told_in_one_line(reward: Any) -> None:
+    with pytest.raises(TbaError, match="give a function, its module:function, or a list of these"):
+        _reward_names(reward)
+
+
 def test_a_lambda_has_a_name_for_metrics() -> None:
     assert name_of(lambda texts: []) == "lambda"
 
