@@ -204,8 +204,8 @@ def test_a_replay_leaves_the_run_as_it_was_and_a_run_of_its_own(
     assert "step 8 of 8" in capsys.readouterr().out
     show_comparison([whole, run])
     table = capsys.readouterr().out
-    assert "loss_last" in table
-    [rewards] = [line for line in table.splitlines() if "reward_last" in line]
+    assert "│ loss " in table
+    [rewards] = [line for line in table.splitlines() if "reward of new" in line]
     assert "–" in rewards
 
 
