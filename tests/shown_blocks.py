@@ -21,6 +21,7 @@ NEEDS = {
     "the hub": "a model or data of the Hugging Face hub",
     "data": "files that tba does not bring; the page says where they are from",
     "models of the page": "models that other commands of the page have made",
+    "runs of the page": "runs that the page is about",
     "TRL": "the extra trl",
     "GPUs": "several of them",
     "minutes": "more time than a test has",

@@ -76,7 +76,7 @@ def _assign(settings: dict[str, Any], path: list[str], value: str) -> None:
         settings = inner
     last = path[-1]
     if isinstance(settings.get(last), dict):
-        settings[last] = {**expand(last, value), **settings[last]}
+        settings[last] = {**settings[last], **expand(last, value)}
     else:
         settings[last] = value
 

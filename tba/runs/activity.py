@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-_SIZE = 1024
+import xxhash
+
+_SIZE = 2048
 _LIST_SECONDS = 1.0  # between two looks for new files
 _BEAT_SECONDS = 0.5  # beats that follow each other faster are not written: one costs more than a small model's step
 _DETAIL = 120  # characters shown: six bytes each at worst, so that the record is never cut
@@ -178,7 +180,8 @@ class Activity:
             searched = sum(self._seconds.get(kind, 0.0) for kind in SEARCHING)
             record |= {"searched": round(searched, 6), "counted_until": self._counted_until}
             record |= {"since": self._shown_since, "beat": time.time(), **self._notes}
-            self._map[:_SIZE] = json.dumps(record, ensure_ascii=False).encode()[:_SIZE].ljust(_SIZE)
+            text = json.dumps(record, ensure_ascii=False).encode()
+            self._map[:_SIZE] = _signed(text)[:_SIZE].ljust(_SIZE)
 
 
 def _beat_while_quiet(of: weakref.ref[Activity]) -> None:
@@ -243,9 +246,19 @@ class OpenActivities:
         self._files.clear()
 
 
+def _signed(text: bytes) -> bytes:
+    """With its checksum on a second line. Who reads in the middle of a change sees parts of two records, which may even
+    be JSON together."""
+    return text + b"\n" + xxhash.xxh3_64_hexdigest(text).encode()
+
+
 def _parsed(data: bytes) -> dict[str, Any] | None:
+    """None: caught in the middle of a change."""
+    text, _, checksum = data.rstrip().rpartition(b"\n")
+    if text and xxhash.xxh3_64_hexdigest(text).encode() != checksum:
+        return None
     try:
-        activity: dict[str, Any] = json.loads(data)
+        activity: dict[str, Any] = json.loads(text or data)  # without a checksum: of an earlier version
     except ValueError:
-        return None  # caught in the middle of a change
+        return None
     return activity

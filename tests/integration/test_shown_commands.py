@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import string
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -91,7 +93,9 @@ def test_commands_of_a_page_run(page: str, folder: Path, monkeypatch: pytest.Mon
     for block in BLOCKS:
         if block.page == page and block.is_run:
             for line in lines_of(block):
-                assert main(words_of(line)) == 0, f"{page}: {line}"
+                command, _, target = line.partition(" > ")
+                with open(target or os.devnull, "w") as file, redirect_stdout(file):
+                    assert main(words_of(command)) == 0, f"{page}: {line}"
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if not b.is_run], ids=lambda b: f"{b.page}: {b.text[:40]!r}")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from told_time import Clock
@@ -184,3 +186,19 @@ def test_files_that_are_kept_open_show_the_same(tmp_path: Path, clock: Clock) ->
     (tmp_path / PROCESSES / "trainer.json").write_bytes(b'{"process": "tr')
     assert by_name(shown.read()) == {"searcher-0": "turn"}
     shown.close()
+
+
+def test_half_of_a_change_is_never_read(tmp_path: Path) -> None:
+    """Whoever reads while a record is written gets the beginning of the new one and the end of the old one."""
+    activity = Activity(tmp_path, "searcher-0")
+    file = tmp_path / PROCESSES / "searcher-0.json"
+
+    def shown(kind: str, detail: str) -> tuple[bytes, dict[str, Any]]:
+        with activity(kind, detail):
+            return file.read_bytes(), read_activities(tmp_path)[0]
+
+    records = [shown("generate", ""), shown("load", "of step 7"), shown("evaluate", "first evaluation"), shown("w", "")]
+    for (old, before), (new, after) in itertools.permutations(records, 2):
+        for k in range(len(new)):
+            file.write_bytes(new[:k] + old[k:])
+            assert read_activities(tmp_path) in ([], [before], [after])

@@ -374,3 +374,9 @@ def test_a_step_of_the_demo_is_one_pass() -> None:
     longest_prompt = len("9+9+9+9=\n")
     group = longest_prompt + config.trainer.group_size * config.engine.max_new_tokens
     assert config.trainer.num_groups * group <= config.trainer.pass_tokens
+
+
+def test_of_a_setting_that_is_given_twice_the_last_counts() -> None:
+    """Also where one of them is short for the other."""
+    for words in (["--model.path", "a", "--model", "b"], ["--model", "a", "--model.path", "b"]):
+        assert parse_overrides([*words, "--model.lora-rank", "4"]) == {"model": {"path": "b", "lora_rank": "4"}}

@@ -142,7 +142,10 @@ def test_every_activity_has_words(kind: str, detail: str, words: str) -> None:
     assert doing_text({"doing": kind, "detail": detail}) == words
 
 
-def test_status_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tba.runs.status._is_alive", lambda pid: True)  # the process of these tests is no run's
     write_run_config(tmp_path, Config.embedded())
     with Activity(tmp_path, "searcher-0")("evaluate", "first evaluation", total=64, unit="prompts"):
         show_status(tmp_path)
