@@ -117,9 +117,8 @@ def test_ctrl_c_while_processes_start(tmp_path: Path, phase: str) -> None:
     assert "Stopped at step 0." in output
 
 
-@pytest.mark.parametrize("phase", ["importing", "loading models"])
-def test_sigterm_does_the_same(tmp_path: Path, phase: str) -> None:
-    output = interrupted(tmp_path, config_words(tmp_path), PHASES[phase], signal.SIGTERM)
+def test_sigterm_does_the_same(tmp_path: Path) -> None:
+    output = interrupted(tmp_path, config_words(tmp_path), PHASES["loading models"], signal.SIGTERM)
     assert "Stopped at step 0." in output
 
 
@@ -184,7 +183,7 @@ def test_the_second_ctrl_c_ends_a_run_without_a_checkpoint(tmp_path: Path) -> No
     assert "Stopped at step" in output
 
 
-@pytest.mark.parametrize("phase", ["importing", "loading the model", "starting reward processes", "evaluating"])
+@pytest.mark.parametrize("phase", ["importing", "evaluating"])
 def test_ctrl_c_in_a_command_of_one_process(tmp_path: Path, phase: str) -> None:
     """What `tba eval` says in a pipe tells where it is."""
     words = ["eval", "arithmetic", "--evaluation.num-samples", "64", "--output", str(tmp_path / "answers.jsonl")]

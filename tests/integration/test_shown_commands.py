@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import string
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -28,6 +29,8 @@ from tba.testing import save_tiny_model
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")] + sorted((ROOT / "docs").glob("*.md"))
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+OWN_MODULES = ("my_module", "mine")
+"""The reader's, which commands import here."""
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
 MODELS = ("PATH_OR_ID", "MODEL", "models/SmolLM2-135M-Instruct")
 """Where a tiny chat model stands in for the reader's."""
@@ -75,6 +78,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     train(small_config(root / "runs", "NAME", run=INLINE, model={"lora_rank": 2}))
     yield root
     torch.set_num_threads(num_threads)
+    for name in OWN_MODULES:  # other tests have modules of these names
+        sys.modules.pop(name, None)
 
 
 def words_of(line: str) -> list[str]:
